@@ -1,0 +1,66 @@
+"""PostgreSQL pools without session state, fit for a pooler in transaction mode."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+
+from .startup import StartupError
+
+Connection = psycopg.AsyncConnection[TupleRow]
+Pool = AsyncConnectionPool[Connection]
+
+_ACQUIRE_TIMEOUT_SECONDS = 5.0
+
+
+@asynccontextmanager
+async def open_pool(part: str, dsn: str, size: int) -> AsyncIterator[Pool]:
+    """Opens a pool and closes it at the end.
+
+    Raises:
+        StartupError: the DSN is missing, or the database cannot be reached at the start.
+    """
+    variable = f"REACH_POSTGRES_{part.upper()}_DSN"
+    if not dsn:
+        raise StartupError("PostgreSQL", f"no connection string for the role {part}", f"set {variable}")
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # Without its text, which repeats the password.
+        raise StartupError("PostgreSQL", f"{variable} is not a connection string", f"correct {variable}") from None
+    pool: Pool = AsyncConnectionPool(
+        dsn,
+        min_size=1,
+        max_size=size,
+        timeout=_ACQUIRE_TIMEOUT_SECONDS,
+        open=False,
+        # A connection that an outage broke is found here and replaced, not handed to a caller.
+        check=AsyncConnectionPool.check_connection,
+        # Named prepared statements are session state, which a pooler in transaction mode does not keep.
+        kwargs={"prepare_threshold": None, "autocommit": True, "connect_timeout": 5},
+        reconnect_timeout=5.0,
+        name=f"reach-{part}",
+    )
+    try:
+        try:
+            await pool.open(wait=True, timeout=10.0)
+        except psycopg.Error as error:
+            raise StartupError(
+                "PostgreSQL", f"it cannot be reached as role {part}: {error}", f"check {variable} and that it runs"
+            ) from error
+        yield pool
+    finally:
+        await pool.close()
+
+
+@asynccontextmanager
+async def tenant_transaction(pool: Pool, tenant: str) -> AsyncIterator[Connection]:
+    """Gives a connection of the role api inside a transaction that sees this tenant's rows only."""
+    async with pool.connection() as connection, connection.transaction():
+        await connection.execute("SELECT set_config('reach.tenant', %s, true)", (tenant,))
+        yield connection

@@ -1,0 +1,81 @@
+"""Traces: OpenTelemetry set up once per process, and the W3C traceparent that intents and tasks keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import grpc
+from opentelemetry import propagate, trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+_TRACEPARENT = "traceparent"
+_CARRIED = ("traceparent", "tracestate")
+# The codes that OpenTelemetry counts as the server's own fault.
+_SERVER_FAULTS = frozenset(
+    {
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DATA_LOSS,
+    }
+)
+_tracer = trace.get_tracer("agent_reach")
+
+
+def configure_tracing(service: str, deployment: str, otlp_endpoint: str) -> TracerProvider:
+    """Installs the process's tracer provider; spans are exported only where a collector is named."""
+    resource = Resource.create({"service.name": f"agent-reach-{service}", "deployment.environment.name": deployment})
+    provider = TracerProvider(resource=resource)
+    if otlp_endpoint:
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=otlp_endpoint)))
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def current_traceparent() -> str:
+    """Returns the running span as a W3C traceparent, empty when there is none."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier.get(_TRACEPARENT, "")
+
+
+@contextmanager
+def continued_span(
+    name: str, traceparent: str, attributes: dict[str, str | int] | None = None
+) -> Iterator[trace.Span]:
+    """Runs its body in a span that continues the trace kept on an intent or a task."""
+    context = propagate.extract({_TRACEPARENT: traceparent} if traceparent else {})
+    with _tracer.start_as_current_span(name, context=context, attributes=attributes) as span:
+        yield span
+
+
+@contextmanager
+def server_span(
+    method: str, metadata: Iterable[tuple[str, str | bytes]]
+) -> Iterator[Callable[[grpc.StatusCode | None], None]]:
+    """Runs its body in the server's span of one RPC, and gives a function that takes the status it ended with."""
+    carrier = {name: value for name, value in metadata if name in _CARRIED and isinstance(value, str)}
+    service, _, name = method.removeprefix("/").partition("/")
+    with _tracer.start_as_current_span(
+        method.removeprefix("/"),
+        context=propagate.extract(carrier),
+        kind=trace.SpanKind.SERVER,
+        attributes={"rpc.system": "grpc", "rpc.service": service, "rpc.method": name},
+        # What went wrong is logged once, under an id; a refusal is no fault of ours.
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+
+        def ended(code: grpc.StatusCode | None) -> None:
+            status = code if isinstance(code, grpc.StatusCode) else grpc.StatusCode.UNKNOWN
+            span.set_attribute("rpc.grpc.status_code", status.value[0])
+            if status in _SERVER_FAULTS:
+                span.set_status(trace.StatusCode.ERROR, status.name)
+
+        yield ended
