@@ -138,7 +138,7 @@ async def map_exceptions(context: Context, _method: str, _streams: bool) -> Asyn
     except Exception as error:  # noqa: BLE001 - whatever is not mapped here leaks its text to the caller
         fault = describe_fault(error)
         status = to_status(fault)
-        await context.abort(fault.code, fault.message, ((_STATUS_DETAILS, status.SerializeToString()),))
+        await context.abort(fault.code, status.message, ((_STATUS_DETAILS, status.SerializeToString()),))
 
 
 def authenticate(keys: KeyRing) -> Around:

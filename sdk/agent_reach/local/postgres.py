@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -59,9 +60,13 @@ class LocalPostgres:
 
     def stop(self) -> None:
         """Stops the server (its clients are disconnected); harmless when it does not run."""
+        if self._server is None:
+            return
+        # By our own hand: once the server was restarted, the package no longer knows its process and leaves it running.
+        with suppress(subprocess.CalledProcessError):
+            self.pause()
         server, self._server = self._server, None
-        if server is not None:
-            server.cleanup()
+        server.cleanup()
 
     def pause(self) -> None:
         """Stops the server as an outage would: clients lose their connections, the data stays."""

@@ -1,0 +1,180 @@
+"""Accepts decided intents: renders, makes tasks, inserts them once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+import structlog
+from psycopg import errors
+from uuid6 import uuid7
+
+from agent_reach.durable import Claim, Engine
+from agent_reach.v1 import dispatcher_pb2, message_pb2
+from services.catalog.catalog import Catalog
+from services.catalog.holder import CatalogHolder
+from services.catalog.wire import channel_from_wire
+from services.chassis.postgres import Pool
+
+from .compose import Composed, compose
+from .model import NewTask, Recipient
+from .render import RenderError
+from .reservations import Reservations
+from .states import State
+from .store import Inserted, insert_tasks
+from .task_queue import TASKS
+from .wire import channels_from_wire, moment, recipient_of
+
+_DEADLOCK_TRIES = 5
+_log = structlog.get_logger(__name__)
+
+
+class Acceptor:
+    """Turns decisions into tasks.
+
+    Args:
+        pool: role engine.
+        catalog: templates are taken from what is in force when a batch comes.
+        engine: woken, and given what it has free places for.
+        reservations: gets the places back of messages that will never leave.
+        max_rendered_bytes: size of one rendered message, at most.
+    """
+
+    def __init__(
+        self, pool: Pool, catalog: CatalogHolder, engine: Engine, reservations: Reservations, max_rendered_bytes: int
+    ) -> None:
+        self._pool = pool
+        self._catalog = catalog
+        self._engine = engine
+        self._reservations = reservations
+        self._max_rendered_bytes = max_rendered_bytes
+
+    async def accept(self, items: Sequence[dispatcher_pb2.AcceptItem]) -> list[Inserted]:
+        """Inserts a task for every item that has none; the first task of an intent stands."""
+        catalog = self._catalog.current
+        tasks = [self._task(catalog, item) for item in items]
+        ready = [task for task in tasks if not task.finished and not task.evaluate]
+        with self._engine.reserve(TASKS, len(ready)) as places:
+            owned = ready[: places.granted]
+            inserted = await self._insert(tasks, {task.id: places.owner for task in owned})
+            new = {result.task_id for result in inserted if not result.existed}
+            places.adopt([_claim(task, places.owner) for task in owned if task.id in new])
+            if len(owned) < len(tasks):
+                self._engine.wake(TASKS)
+        dead = [task for task in tasks if task.state is State.FAILED and task.id in new]
+        await self._reservations.release_new(dead)
+        return inserted
+
+    async def _insert(self, tasks: Sequence[NewTask], owners: dict[UUID, UUID]) -> list[Inserted]:
+        for tries in range(1, _DEADLOCK_TRIES + 1):
+            try:
+                async with self._pool.connection() as connection, connection.transaction():
+                    return await insert_tasks(connection, tasks, owners)
+            except (errors.DeadlockDetected, errors.SerializationFailure):
+                if tries == _DEADLOCK_TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _task(self, catalog: Catalog, item: dispatcher_pb2.AcceptItem) -> NewTask:
+        decision = item.decision
+        dropped = decision.action == message_pb2.ACTION_DROP
+        deferred = decision.action == message_pb2.ACTION_DEFER
+        channel = channel_from_wire(decision.channel)
+        variables: dict[str, Any] = json.loads(item.variables_json or "{}")
+        composed: Composed | None = None
+        state, reason = (State.SCHEDULED, decision.reason) if deferred else (State.PENDING, "")
+        if dropped:
+            state, reason = State.SUPPRESSED, decision.reason
+        else:
+            try:
+                composed = compose(
+                    catalog,
+                    item.template,
+                    channel,
+                    variables,
+                    intent_id=item.intent_id,
+                    user_id=item.user_id,
+                    max_bytes=self._max_rendered_bytes,
+                )
+            except RenderError as error:
+                _log.warning("render_failed", intent_id=item.intent_id, template=item.template, reason=error.reason)
+                state, reason = State.FAILED, error.reason
+        return NewTask(
+            id=uuid7(),
+            intent_id=UUID(item.intent_id),
+            hop=0,
+            recipient=recipient_of(item),
+            scene=item.scene,
+            category=catalog.scene(item.scene).category,
+            template=item.template,
+            variables=variables,
+            wishes=channels_from_wire(item.channels),
+            priority=item.priority,
+            expires_at=moment(item.expires_at),
+            traceparent=item.traceparent,
+            state=state,
+            reason=reason,
+            channel=channel,
+            address=decision.address,
+            locale=decision.locale,
+            content=composed.content if composed else None,
+            idempotency_key=composed.key if composed else "",
+            decision=decision.SerializeToString(),
+            cap_date=date.fromisoformat(decision.cap_date) if decision.cap_date else None,
+            deferrals=int(deferred),
+            evaluate=deferred,
+            run_at=moment(decision.until if deferred else decision.decided_at),
+            finished=state in {State.SUPPRESSED, State.FAILED},
+        )
+
+
+def cancelled_task(request: dispatcher_pb2.CancelRequest, category: str) -> NewTask:
+    """Returns the task that stands for an intent which was cancelled before it had one: nothing can follow it."""
+    return NewTask(
+        id=uuid7(),
+        intent_id=UUID(request.intent_id),
+        hop=0,
+        recipient=Recipient(request.tenant, request.user_id),
+        scene=request.scene,
+        category=category,
+        template=request.template,
+        variables={},
+        wishes=(),
+        priority=0,
+        expires_at=moment(request.expires_at),
+        traceparent="",
+        state=State.SUPPRESSED,
+        reason="cancelled",
+        channel=None,
+        address="",
+        locale="",
+        content=None,
+        idempotency_key="",
+        decision=b"",
+        cap_date=None,
+        deferrals=0,
+        evaluate=False,
+        run_at=moment(request.expires_at),
+        finished=True,
+    )
+
+
+def _claim(task: NewTask, owner: UUID) -> Claim:
+    """Returns the claim of a task that was inserted as ours."""
+    content = task.content
+    assert content is not None
+    row: dict[str, Any] = {
+        "intent_id": task.intent_id, "hop": task.hop, "tenant": task.recipient.tenant,
+        "user_id": task.recipient.user_id, "bare_channel": task.recipient.bare_channel,
+        "bare_address": task.recipient.bare_address, "scene": task.scene, "category": task.category,
+        "template": task.template, "variables": task.variables, "wishes": list(task.wishes),
+        "expires_at": task.expires_at, "traceparent": task.traceparent, "state": task.state, "channel": task.channel,
+        "address": task.address, "locale": task.locale, "subject": content.subject, "body": content.body,
+        "html": content.html, "template_version": content.template_version, "fingerprint": content.fingerprint,
+        "idempotency_key": task.idempotency_key, "cap_date": task.cap_date, "deferrals": task.deferrals,
+        "evaluate": task.evaluate,
+    }  # fmt: skip
+    return Claim(task.id, owner, 1, 0, task.run_at, task.priority, row=row)

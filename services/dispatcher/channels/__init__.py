@@ -1,0 +1,1 @@
+"""How messages leave: one adapter per provider behind one port."""

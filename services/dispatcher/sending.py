@@ -1,0 +1,350 @@
+"""Sends the tasks that are due: judged anew where needed, a token each, committed as SENDING, checked, handed over.
+
+The order is the promise: SENDING is committed before the suppressions are looked at, so a `Suppress` that has
+committed is either seen here, or sees the SENDING row and waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+import redis.exceptions
+import structlog
+
+from agent_reach.durable import Batch, Claim, Done, Later, exponential_jitter
+from agent_reach.v1 import message_pb2, policy_pb2
+from services.catalog.holder import CatalogHolder
+from services.catalog.rules import Category, Channel, UnknownSend
+from services.catalog.wire import category_to_wire, channel_from_wire, channel_to_wire
+from services.chassis.batch_stream import BatchClient
+from services.chassis.clock import Clock
+from services.chassis.errors import ServiceError
+from services.chassis.postgres import Pool
+from services.chassis.telemetry import continued_span
+
+from .channels.port import Adapter, Message, SendOutcome, SendResult
+from .compose import compose
+from .metrics import SendingMetrics
+from .model import AttemptRecord, Judgement, TaskChange
+from .render import RenderError
+from .reservations import Reservations
+from .states import BEYOND_SENDING, State
+from .store import record_judgements
+from .tokens import TokenBuckets
+from .wire import evaluate_item, moment
+
+# How long a task waits for something of ours that is away; no attempt is spent by it.
+_AWAY_SECONDS = 2.0
+# Longest wait for tokens with the tasks in hand; after that they go back, so that other replicas can take them.
+_MAX_TOKEN_WAIT_SECONDS = 10.0
+
+EvaluateClient = BatchClient[policy_pb2.EvaluateRequest, policy_pb2.EvaluateResponse]
+CheckClient = BatchClient[policy_pb2.CheckSuppressedRequest, policy_pb2.CheckSuppressedResponse]
+
+_log = structlog.get_logger(__name__)
+
+
+class Sender:
+    """Handles batches of due tasks.
+
+    Args:
+        pool: role engine.
+        catalog: retries, fallbacks and rates are taken from what is in force.
+        clock: the one clock, for expiry.
+        adapters: by channel; one that is missing cannot be sent to.
+        max_rendered_bytes: size of a message that is rendered again, at most.
+        evaluate: asks the policy again.
+        check: asks for suppressions right before the send.
+        reservations: confirmed and given back.
+        tokens: rates of the channels.
+        metrics: counts what becomes of attempts.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        catalog: CatalogHolder,
+        clock: Clock,
+        adapters: Mapping[Channel, Adapter],
+        max_rendered_bytes: int,
+        evaluate: EvaluateClient,
+        check: CheckClient,
+        reservations: Reservations,
+        tokens: TokenBuckets,
+        metrics: SendingMetrics,
+    ) -> None:
+        self._pool = pool
+        self._catalog = catalog
+        self._clock = clock
+        self._adapters = adapters
+        self._max_rendered_bytes = max_rendered_bytes
+        self._evaluate = evaluate
+        self._check = check
+        self._reservations = reservations
+        self._tokens = tokens
+        self._metrics = metrics
+        self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
+
+    async def __call__(self, batch: Batch) -> None:
+        """Handles one batch; every claim of it is settled, or released by the engine."""
+        claims = await self._still_wanted(batch)
+        judged = await self._judge_again(batch, [claim for claim in claims if claim.row["evaluate"]])
+        ready = [claim for claim in claims if not claim.row["evaluate"]] + judged
+        async with asyncio.TaskGroup() as group:
+            for channel in {claim.row["channel"] for claim in ready}:
+                mates = [claim for claim in ready if claim.row["channel"] == channel]
+                group.create_task(self._send_on(batch, Channel(channel), mates))
+
+    async def _still_wanted(self, batch: Batch) -> list[Claim]:
+        """Settles what needs no sending: what the provider has told of already, and what came too late."""
+        now = self._clock.now()
+        wanted: list[Claim] = []
+        expired: list[Claim] = []
+        for claim in batch.claims:
+            if State(claim.row["state"]) in BEYOND_SENDING:
+                batch.settle(claim, Done())
+            elif claim.row["expires_at"] <= now:
+                expired.append(claim)
+            else:
+                wanted.append(claim)
+        await self._withhold(batch, expired, State.EXPIRED, ["expired"] * len(expired))
+        return wanted
+
+    # -- judged anew -------------------------------------------------------------------------------------------------
+
+    async def _judge_again(self, batch: Batch, claims: Sequence[Claim]) -> list[Claim]:
+        """Asks the policy about deferred tasks and second hops; returns those that leave now, as they are now."""
+        if not claims:
+            return []
+        request = policy_pb2.EvaluateRequest(items=[evaluate_item(claim.row, claim.run_at) for claim in claims])
+        try:
+            decisions = (await self._evaluate.call(request)).decisions
+        except ServiceError as error:
+            self._put_off(batch, claims, error)
+            return []
+        judgements: dict[tuple[UUID, int], Judgement] = {}
+        leaving: list[Claim] = []
+        unrenderable: list[Mapping[str, Any]] = []
+        for claim, decision in zip(claims, decisions, strict=True):
+            reason, text = decision.reason, decision.SerializeToString()
+            if decision.action == message_pb2.ACTION_DROP:
+                batch.settle(claim, Done(), TaskChange(State.SUPPRESSED, reason, decision=text))
+            elif decision.action == message_pb2.ACTION_DEFER:
+                change = TaskChange(State.SCHEDULED, reason, decision=text, deferrals=1)
+                batch.settle(claim, Later(run_at=moment(decision.until)), change)
+            else:
+                try:
+                    judged = self._judgement(claim, decision)
+                except RenderError as error:
+                    batch.settle(claim, Done(), TaskChange(State.FAILED, error.reason, decision=text))
+                    unrenderable.append({**claim.row, "channel": channel_from_wire(decision.channel)})
+                    continue
+                judgements[claim.id, claim.claim_no] = judged
+                leaving.append(_with(claim, judged))
+        if leaving:
+            async with self._pool.connection() as connection:
+                await record_judgements(connection, leaving[0].owner, judgements)
+        await self._reservations.release(unrenderable)
+        return leaving
+
+    def _judgement(self, claim: Claim, decision: message_pb2.Decision) -> Judgement:
+        row = claim.row
+        channel = channel_from_wire(decision.channel)
+        composed = compose(
+            self._catalog.current,
+            row["template"],
+            channel,
+            row["variables"],
+            intent_id=str(row["intent_id"]),
+            user_id=row["user_id"],
+            max_bytes=self._max_rendered_bytes,
+        )
+        assert channel is not None
+        return Judgement(
+            channel=channel,
+            address=decision.address,
+            locale=decision.locale,
+            content=composed.content,
+            idempotency_key=composed.key,
+            decision=decision.SerializeToString(),
+            cap_date=date.fromisoformat(decision.cap_date) if decision.cap_date else None,
+        )
+
+    # -- sent --------------------------------------------------------------------------------------------------------
+
+    async def _send_on(self, batch: Batch, channel: Channel, claims: Sequence[Claim]) -> None:
+        adapter = self._adapters.get(channel)
+        if adapter is None:
+            await self._give_up(batch, claims, "no_provider")
+            return
+        certain = await self._without_unknown(batch, adapter, claims)
+        rules = self._catalog.current.channels.get(channel)
+        waiting = list(certain)
+        deadline = time.monotonic() + _MAX_TOKEN_WAIT_SECONDS
+        async with asyncio.TaskGroup() as group:
+            while waiting:
+                try:
+                    # A channel that was taken out of the configuration meanwhile has no rate any more.
+                    grant = await self._tokens.take(rules, len(waiting)) if rules else None
+                except redis.exceptions.RedisError as error:
+                    self._put_off(batch, waiting, error)
+                    return
+                granted = len(waiting) if grant is None else grant.granted
+                if granted:
+                    group.create_task(self._send_granted(batch, adapter, waiting[:granted]))
+                    del waiting[:granted]
+                if waiting and grant is not None:
+                    if time.monotonic() + grant.wait_seconds > deadline:
+                        for claim in waiting:
+                            batch.settle(claim, Later(after_seconds=grant.wait_seconds, counted=False))
+                        return
+                    await asyncio.sleep(grant.wait_seconds)
+
+    async def _without_unknown(self, batch: Batch, adapter: Adapter, claims: Sequence[Claim]) -> list[Claim]:
+        """Ends those whose former owner died while sending, where a second send might be one too many."""
+        certain: list[Claim] = []
+        unknown: list[Claim] = []
+        for claim in claims:
+            risky = claim.suspect and not adapter.deduplicates
+            (unknown if risky and not self._sends_again(claim) else certain).append(claim)
+        if unknown:
+            await self._give_up(batch, unknown, "unknown")
+        return certain
+
+    async def _send_granted(self, batch: Batch, adapter: Adapter, claims: Sequence[Claim]) -> None:
+        # The engine knows the rows as they were claimed; a new decision may have changed them since.
+        rows = {claim.id: claim.row for claim in claims}
+        started = [replace(claim, row=rows[claim.id]) for claim in await batch.start(claims)]
+        if not started:
+            return
+        request = policy_pb2.CheckSuppressedRequest(items=[_check_item(claim) for claim in started])
+        try:
+            response = await self._check.call(request)
+            silent = [(c, reason) for c, reason in zip(started, response.reasons, strict=True) if reason]
+            leaving = [c for c, reason in zip(started, response.reasons, strict=True) if not reason]
+            await self._reservations.confirm([claim.row for claim in leaving])
+        except ServiceError as error:
+            self._put_off(batch, started, error)
+            return
+        async with asyncio.TaskGroup() as group:
+            for claim in leaving:
+                group.create_task(self._send(batch, adapter, claim))
+            await self._withhold(
+                batch, [claim for claim, _ in silent], State.SUPPRESSED, [reason for _, reason in silent]
+            )
+
+    async def _send(self, batch: Batch, adapter: Adapter, claim: Claim) -> None:
+        row = claim.row
+        message = Message(row["idempotency_key"], row["address"], row["subject"], row["body"], row["html"])
+        started_at, start = self._clock.now(), time.perf_counter()
+        attributes: dict[str, str | int] = {"reach.channel": row["channel"], "reach.attempt": claim.attempts}
+        with continued_span("reach.send", row["traceparent"], attributes) as span:
+            try:
+                outcome = await adapter.send(message)
+            except Exception as error:  # noqa: BLE001 - an adapter's defect must not take its batch mates along
+                _log.error("adapter_failed", provider=adapter.name, task_id=str(claim.id), exc_info=error)
+                outcome = SendOutcome(SendResult.UNKNOWN, "adapter_failed")
+            span.set_attribute("reach.result", outcome.result)
+        attempt = AttemptRecord(adapter.name, started_at, time.perf_counter() - start, outcome)
+        self._metrics.attempted(row["channel"], outcome.result, attempt.duration_seconds)
+        await self._conclude(batch, adapter, claim, attempt)
+
+    async def _conclude(self, batch: Batch, adapter: Adapter, claim: Claim, attempt: AttemptRecord) -> None:
+        """Settles one attempt: sent, tried again, or failed for good."""
+        outcome = attempt.outcome
+        # A lost answer of a provider that does not deduplicate would become a second message.
+        urgent = not adapter.deduplicates
+        if outcome.result is SendResult.ACCEPTED:
+            batch.settle(claim, Done(), TaskChange(State.SENT, "", attempt), urgent=urgent)
+            return
+        retry = self._catalog.current.scene(claim.row["scene"]).policy.retry
+        again = outcome.result is SendResult.TRANSPORT_ERROR or (
+            outcome.result is SendResult.UNKNOWN and (adapter.deduplicates or self._sends_again(claim))
+        )
+        if again and claim.attempts < retry.max_attempts:
+            wait = exponential_jitter(
+                claim.attempts, retry.base_seconds, retry.cap_seconds, retry.jitter_ratio, self._random
+            )
+            wait = max(wait, outcome.retry_after_seconds or 0.0)
+            change = TaskChange(State.SCHEDULED, outcome.code, attempt)
+            batch.settle(claim, Later(after_seconds=wait), change, urgent=urgent)
+            return
+        unknown = outcome.result is SendResult.UNKNOWN
+        change = TaskChange(
+            State.FAILED,
+            "unknown" if unknown and not again else outcome.code,
+            attempt,
+            fallback=None if unknown else self._fallback(claim),
+        )
+        batch.settle(claim, Done(), change, urgent=urgent)
+        if not unknown:
+            await self._reservations.release([claim.row])
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    async def _withhold(self, batch: Batch, claims: Sequence[Claim], state: State, reasons: Sequence[str]) -> None:
+        """Ends tasks that must not leave, and gives their places in the caps back."""
+        for claim, reason in zip(claims, reasons, strict=True):
+            batch.settle(
+                claim, Done(), TaskChange(state, reason, uncounted=claim.attempts > 0 and state is State.SUPPRESSED)
+            )
+        if claims:
+            await self._reservations.release([claim.row for claim in claims])
+
+    async def _give_up(self, batch: Batch, claims: Sequence[Claim], reason: str) -> None:
+        """Fails tasks that were not tried now; those that certainly never left fall back."""
+        unknown = reason == "unknown"
+        for claim in claims:
+            change = TaskChange(State.FAILED, reason, fallback=None if unknown else self._fallback(claim))
+            batch.settle(claim, Done(), change)
+        if not unknown:
+            await self._reservations.release([claim.row for claim in claims])
+
+    def _put_off(self, batch: Batch, claims: Sequence[Claim], error: Exception) -> None:
+        """Lets tasks wait for something of ours that is away; it costs them no attempt."""
+        _log.warning("sending_waits", count=len(claims), error=f"{type(error).__name__}: {error}")
+        for claim in claims:
+            change = TaskChange(State(claim.row["state"]), "waiting", told=False)
+            batch.settle(claim, Later(after_seconds=_AWAY_SECONDS, counted=False), change)
+
+    def _fallback(self, claim: Claim) -> Channel | None:
+        rules = self._catalog.current.channels.get(Channel(claim.row["channel"]))
+        return rules.fallback if rules is not None and claim.row["hop"] == 0 else None
+
+    def _sends_again(self, claim: Claim) -> bool:
+        return self._catalog.current.scene(claim.row["scene"]).unknown_send is UnknownSend.AGAIN
+
+
+def _check_item(claim: Claim) -> policy_pb2.CheckSuppressedItem:
+    row = claim.row
+    item = policy_pb2.CheckSuppressedItem(
+        tenant=row["tenant"], user_id=row["user_id"], category=category_to_wire(Category(row["category"]))
+    )
+    item.address.channel = channel_to_wire(Channel(row["channel"]))
+    item.address.value = row["address"]
+    return item
+
+
+def _with(claim: Claim, judged: Judgement) -> Claim:
+    """Returns a claim whose row is as the new decision left it."""
+    row = {
+        **claim.row,
+        "state": State.PENDING,
+        "channel": judged.channel,
+        "address": judged.address,
+        "subject": judged.content.subject,
+        "body": judged.content.body,
+        "html": judged.content.html,
+        "idempotency_key": judged.idempotency_key,
+        "cap_date": judged.cap_date,
+        "evaluate": False,
+    }
+    return replace(claim, row=row)

@@ -1,0 +1,173 @@
+"""The tasks as a durable queue: what a settlement writes on them, in its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.types.json import Jsonb
+from uuid6 import uuid7
+
+from agent_reach.durable import Claim, Settlement, TableQueue
+from services.catalog.rules import Channel
+
+from .model import AttemptRecord, TaskChange
+from .states import State
+from .store import beyond_sending
+
+TASKS = "dispatcher.tasks"
+
+_COLUMNS = (
+    "intent_id", "hop", "tenant", "user_id", "bare_channel", "bare_address", "scene", "category", "template",
+    "variables", "wishes", "expires_at", "traceparent", "state", "channel", "address", "locale", "subject", "body",
+    "html", "template_version", "fingerprint", "idempotency_key", "cap_date", "deferrals", "evaluate",
+)  # fmt: skip
+
+
+class TaskQueue(TableQueue):
+    """Tasks that wait or are in work. A settlement's result is a `TaskChange`, or None to leave the task as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            TASKS,
+            _COLUMNS,
+            start_assignments=(
+                f"state = CASE WHEN {beyond_sending('t.state')} THEN t.state ELSE 'SENDING' END,"
+                " state_at = clock_timestamp()"
+            ),
+            # What died, or was handed back, while it was being sent waits again.
+            release_assignments="state = CASE WHEN t.state = 'SENDING' THEN 'PENDING' ELSE t.state END",
+        )
+
+    async def start(self, connection: AsyncConnection[Any], claims: Sequence[Claim]) -> dict[UUID, int]:
+        """Notes that the tasks are being sent, and tells it."""
+        started = await super().start(connection, claims)
+        await connection.execute(
+            """
+            INSERT INTO dispatcher.outcomes
+                (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
+            SELECT tenant, intent_id, id, hop, user_id, scene, state, '', channel, attempts
+            FROM dispatcher.tasks WHERE id = ANY(%s) AND state = 'SENDING'
+            """,
+            (list(started),),
+        )
+        return started
+
+    async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
+        """Writes states, attempts, outcomes and fallbacks; a state that a receipt reached meanwhile stands."""
+        changes = [(item.claim.id, item.result) for item in settled if isinstance(item.result, TaskChange)]
+        if not changes:
+            return
+        await _write_states(connection, changes)
+        attempts = [
+            (item.claim.id, item.claim.attempts, item.result.attempt)
+            for item in settled
+            if isinstance(item.result, TaskChange) and item.result.attempt is not None
+        ]
+        if attempts:
+            await _write_attempts(connection, attempts)
+        fallbacks = [
+            (task_id, change.fallback)
+            for task_id, change in changes
+            if change.state is State.FAILED and change.fallback is not None
+        ]
+        if fallbacks:
+            await _write_fallbacks(connection, fallbacks)
+
+
+async def _write_states(connection: AsyncConnection[Any], changes: Sequence[tuple[UUID, TaskChange]]) -> None:
+    # The engine has set the durable columns; a task that the provider moved on meanwhile is finished all the same.
+    await connection.execute(
+        f"""
+        WITH moved AS (
+            UPDATE dispatcher.tasks AS t
+            SET state = CASE WHEN {beyond_sending("t.state")} THEN t.state ELSE n.state END,
+                reason = CASE WHEN {beyond_sending("t.state")} THEN t.reason ELSE n.reason END,
+                state_at = clock_timestamp(),
+                finished_at = CASE WHEN {beyond_sending("t.state")}
+                    THEN coalesce(t.finished_at, clock_timestamp()) ELSE t.finished_at END,
+                decisions = t.decisions || CASE WHEN n.decision IS NULL THEN '{{}}' ELSE ARRAY[n.decision] END,
+                deferrals = t.deferrals + n.deferrals,
+                evaluate = t.evaluate OR n.deferrals > 0,
+                attempts = t.attempts - n.uncounted::integer
+            FROM unnest(
+                %s::uuid[], %s::text[], %s::text[], %s::bytea[], %s::smallint[], %s::boolean[], %s::boolean[]
+            ) AS n(id, state, reason, decision, deferrals, uncounted, told)
+            JOIN dispatcher.tasks AS before USING (id)
+            WHERE t.id = n.id
+            RETURNING t.*, before.state AS former, n.told
+        )
+        INSERT INTO dispatcher.outcomes
+            (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
+        SELECT tenant, intent_id, id, hop, user_id, scene, state, reason, channel, attempts
+        FROM moved WHERE told AND NOT {beyond_sending("former")}
+        """,  # noqa: S608 - the states are the table's own
+        (
+            [task_id for task_id, _ in changes],
+            [change.state for _, change in changes],
+            [change.reason for _, change in changes],
+            [change.decision for _, change in changes],
+            [change.deferrals for _, change in changes],
+            [change.uncounted for _, change in changes],
+            [change.told for _, change in changes],
+        ),
+    )
+
+
+async def _write_attempts(
+    connection: AsyncConnection[Any], attempts: Sequence[tuple[UUID, int, AttemptRecord]]
+) -> None:
+    await connection.execute(
+        """
+        INSERT INTO dispatcher.attempts
+            (task_id, number, tenant, provider, started_at, duration_seconds, result, code, provider_message_id)
+        SELECT n.task_id, n.number, t.tenant, n.provider, n.started_at, n.duration_seconds, n.result, n.code,
+            n.provider_message_id
+        FROM unnest(
+            %s::uuid[], %s::integer[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::text[], %s::text[]
+        ) AS n(task_id, number, provider, started_at, duration_seconds, result, code, provider_message_id)
+        JOIN dispatcher.tasks AS t ON t.id = n.task_id
+        ON CONFLICT (task_id, number) DO NOTHING
+        """,
+        (
+            [task_id for task_id, _, _ in attempts],
+            [number for _, number, _ in attempts],
+            [attempt.provider for _, _, attempt in attempts],
+            [attempt.started_at for _, _, attempt in attempts],
+            [attempt.duration_seconds for _, _, attempt in attempts],
+            [attempt.outcome.result for _, _, attempt in attempts],
+            [attempt.outcome.code for _, _, attempt in attempts],
+            [attempt.outcome.provider_message_id for _, _, attempt in attempts],
+        ),
+    )
+
+
+async def _write_fallbacks(connection: AsyncConnection[Any], fallbacks: Sequence[tuple[UUID, Channel]]) -> None:
+    """Inserts hop 1 for tasks that failed for good; it is judged and rendered when it is due, which is now."""
+    await connection.execute(
+        """
+        WITH hop AS (
+            INSERT INTO dispatcher.tasks
+                (id, intent_id, hop, tenant, user_id, bare_channel, bare_address, scene, category, template, variables,
+                 wishes, priority, expires_at, traceparent, state, evaluate)
+            SELECT n.new_id, t.intent_id, 1, t.tenant, t.user_id, t.bare_channel, t.bare_address, t.scene, t.category,
+                t.template, t.variables, ARRAY(SELECT jsonb_array_elements_text(n.wishes)), t.priority, t.expires_at,
+                t.traceparent, 'PENDING', true
+            FROM unnest(%s::uuid[], %s::uuid[], %s::jsonb[]) AS n(id, new_id, wishes)
+            JOIN dispatcher.tasks AS t ON t.id = n.id
+            WHERE t.hop = 0 AND t.state = 'FAILED'
+            ON CONFLICT (intent_id, hop) DO NOTHING
+            RETURNING *
+        )
+        INSERT INTO dispatcher.outcomes
+            (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
+        SELECT tenant, intent_id, id, hop, user_id, scene, state, 'fallback', channel, 0 FROM hop
+        """,
+        (
+            [task_id for task_id, _ in fallbacks],
+            [uuid7() for _ in fallbacks],
+            [Jsonb([channel.value]) for _, channel in fallbacks],
+        ),
+    )

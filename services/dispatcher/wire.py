@@ -1,0 +1,139 @@
+"""The dispatcher's words as the contract writes them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from agent_reach.v1 import dispatcher_pb2, message_pb2, outcome_pb2, policy_pb2, timeline_pb2
+from services.catalog.rules import Channel
+from services.catalog.wire import channel_from_wire, channel_to_wire
+
+from .model import Recipient
+from .states import ReceiptKind, State
+
+
+def state_to_wire(state: str) -> message_pb2.State.ValueType:
+    """Returns the contract's number of a state."""
+    return message_pb2.State.Value(f"STATE_{state}")
+
+
+def kind_from_wire(number: timeline_pb2.ReceiptKind.ValueType) -> ReceiptKind | None:
+    """Returns the kind of a receipt; None for one that this version does not know."""
+    try:
+        name = timeline_pb2.ReceiptKind.Name(number)
+    except ValueError:
+        return None
+    lowered = name.removeprefix("RECEIPT_KIND_").lower()
+    return ReceiptKind(lowered) if lowered in set(ReceiptKind) else None
+
+
+def moment(value: Timestamp) -> datetime:
+    """Returns a timestamp as an aware datetime in UTC."""
+    return value.ToDatetime(UTC)
+
+
+def timestamp(value: datetime) -> Timestamp:
+    """Returns an aware datetime as a timestamp."""
+    stamp = Timestamp()
+    stamp.FromDatetime(value.astimezone(UTC))
+    return stamp
+
+
+def recipient_of(item: dispatcher_pb2.AcceptItem) -> Recipient:
+    """Returns whom an accepted intent is for."""
+    if item.HasField("address"):
+        return Recipient(item.tenant, item.user_id, channel_from_wire(item.address.channel), item.address.value)
+    return Recipient(item.tenant, item.user_id)
+
+
+def channels_from_wire(numbers: Any) -> tuple[Channel, ...]:
+    """Returns the known channels among some."""
+    return tuple(channel for number in numbers if (channel := channel_from_wire(number)) is not None)
+
+
+def evaluate_item(row: Mapping[str, Any], run_at: datetime) -> policy_pb2.EvaluateItem:
+    """Returns the question to the policy about a task that is due."""
+    item = policy_pb2.EvaluateItem(
+        intent_id=str(row["intent_id"]),
+        hop=row["hop"],
+        tenant=row["tenant"],
+        user_id=row["user_id"],
+        scene=row["scene"],
+        channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
+        expires_at=timestamp(row["expires_at"]),
+        deferrals=row["deferrals"],
+        planned_at=timestamp(run_at),
+    )
+    if row["bare_address"]:
+        item.address.channel = channel_to_wire(Channel(row["bare_channel"]))
+        item.address.value = row["bare_address"]
+    return item
+
+
+def outcome_to_wire(row: Mapping[str, Any]) -> outcome_pb2.Outcome:
+    """Returns an outcome row as a message."""
+    return outcome_pb2.Outcome(
+        intent_id=str(row["intent_id"]),
+        task_id=str(row["task_id"]),
+        hop=row["hop"],
+        state=state_to_wire(row["state"]),
+        reason=row["reason"],
+        channel=channel_to_wire(Channel(row["channel"]) if row["channel"] else None),
+        attempts=row["attempts"],
+        occurred_at=timestamp(row["occurred_at"]),
+        user_id=row["user_id"],
+        scene=row["scene"],
+        tenant=row["tenant"],
+    )
+
+
+def task_to_wire(row: Mapping[str, Any]) -> timeline_pb2.Task:
+    """Returns a task row, without attempts and receipts, as a message."""
+    task = timeline_pb2.Task(
+        task_id=str(row["id"]),
+        intent_id=str(row["intent_id"]),
+        hop=row["hop"],
+        channel=channel_to_wire(Channel(row["channel"]) if row["channel"] else None),
+        address=row["address"],
+        state=state_to_wire(row["state"]),
+        reason=row["reason"],
+        subject=row["subject"],
+        body=row["body"],
+        template=row["template"],
+        template_version=row["template_version"],
+        decisions=[message_pb2.Decision.FromString(decision) for decision in row["decisions"]],
+        idempotency_key=row["idempotency_key"],
+        expires_at=timestamp(row["expires_at"]),
+        created_at=timestamp(row["created_at"]),
+    )
+    if State(row["state"]) in {State.PENDING, State.SCHEDULED}:
+        task.due_at.CopyFrom(timestamp(row["run_at"]))
+    return task
+
+
+def attempt_to_wire(row: Mapping[str, Any]) -> timeline_pb2.Attempt:
+    """Returns an attempt row as a message."""
+    return timeline_pb2.Attempt(
+        number=row["number"],
+        provider=row["provider"],
+        started_at=timestamp(row["started_at"]),
+        duration_seconds=row["duration_seconds"],
+        result=timeline_pb2.AttemptResult.Value(f"ATTEMPT_RESULT_{row['result'].upper()}"),
+        code=row["code"],
+        provider_message_id=row["provider_message_id"],
+    )
+
+
+def receipt_to_wire(row: Mapping[str, Any]) -> timeline_pb2.AppliedReceipt:
+    """Returns a receipt row as a message."""
+    return timeline_pb2.AppliedReceipt(
+        receipt_id=str(row["receipt_id"]),
+        kind=timeline_pb2.ReceiptKind.Value(f"RECEIPT_KIND_{row['kind'].upper()}"),
+        occurred_at=timestamp(row["occurred_at"]),
+        applied_at=timestamp(row["applied_at"]),
+        changed_state=row["changed_state"],
+    )

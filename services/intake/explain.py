@@ -1,0 +1,92 @@
+"""Tells an intent's story in order: asked, decided by which gate, sent, reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from agent_reach.v1 import dispatcher_pb2, message_pb2, reach_pb2, timeline_pb2
+
+_SENTENCES = {
+    message_pb2.ACTION_SEND_NOW: "send now by {channel}",
+    message_pb2.ACTION_DEFER: "wait until {until} ({reason})",
+    message_pb2.ACTION_FALL_BACK: "send now by {channel} instead ({reason})",
+    message_pb2.ACTION_DROP: "do not send ({reason})",
+}
+
+
+def tell(intent: reach_pb2.Intent, timeline: dispatcher_pb2.GetTimelineResponse) -> list[timeline_pb2.TimelineEntry]:
+    """Returns everything that happened to an intent, oldest first."""
+    entries = [
+        timeline_pb2.TimelineEntry(
+            occurred_at=intent.created_at,
+            kind="submitted",
+            summary=f"submitted by {intent.agent} for scene {intent.spec.scene}",
+        )
+    ]
+    for task in timeline.tasks:
+        entries += _decisions(task)
+        entries += _attempts(task)
+        entries += _receipts(task)
+    entries += (
+        timeline_pb2.TimelineEntry(
+            occurred_at=outcome.occurred_at,
+            kind="state",
+            hop=outcome.hop,
+            summary=_state(outcome.state, outcome.reason),
+        )
+        for outcome in timeline.outcomes
+    )
+    # Sorting is stable: what happened in one instant stays in the order of cause and effect.
+    return sorted(entries, key=lambda entry: entry.occurred_at.ToNanoseconds())
+
+
+def _decisions(task: timeline_pb2.Task) -> Iterator[timeline_pb2.TimelineEntry]:
+    for decision in task.decisions:
+        sentence = _SENTENCES.get(decision.action, "undecided").format(
+            channel=_name(message_pb2.Channel.Name(decision.channel), "CHANNEL_"),
+            until=decision.until.ToJsonString(),
+            reason=decision.reason,
+        )
+        yield timeline_pb2.TimelineEntry(
+            occurred_at=decision.decided_at,
+            kind="decision",
+            hop=task.hop,
+            summary=f"policy: {sentence}{_gates(decision.trace)}",
+        )
+
+
+def _gates(trace: Sequence[message_pb2.GateTrace]) -> str:
+    names = [
+        f"{_name(message_pb2.Gate.Name(gate.gate), 'GATE_')} {_name(message_pb2.GateOutcome.Name(gate.outcome), 'GATE_OUTCOME_')}"
+        for gate in trace
+    ]
+    return f"; gates: {', '.join(names)}" if names else ""
+
+
+def _attempts(task: timeline_pb2.Task) -> Iterator[timeline_pb2.TimelineEntry]:
+    for attempt in task.attempts:
+        result = _name(timeline_pb2.AttemptResult.Name(attempt.result), "ATTEMPT_RESULT_")
+        yield timeline_pb2.TimelineEntry(
+            occurred_at=attempt.started_at,
+            kind="attempt",
+            hop=task.hop,
+            summary=f"attempt {attempt.number} by {attempt.provider}: {result} ({attempt.code})",
+        )
+
+
+def _receipts(task: timeline_pb2.Task) -> Iterator[timeline_pb2.TimelineEntry]:
+    for receipt in task.receipts:
+        kind = _name(timeline_pb2.ReceiptKind.Name(receipt.kind), "RECEIPT_KIND_")
+        effect = "" if receipt.changed_state else ", kept, changed nothing"
+        yield timeline_pb2.TimelineEntry(
+            occurred_at=receipt.applied_at, kind="receipt", hop=task.hop, summary=f"provider says {kind}{effect}"
+        )
+
+
+def _state(state: message_pb2.State.ValueType, reason: str) -> str:
+    name = message_pb2.State.Name(state).removeprefix("STATE_")
+    return f"{name} ({reason})" if reason else name
+
+
+def _name(text: str, prefix: str) -> str:
+    return text.removeprefix(prefix).lower().replace("_", " ")

@@ -1,0 +1,76 @@
+"""Intake's rows as the contract writes them, and back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from agent_reach.v1 import message_pb2, reach_pb2
+from services.catalog.rules import Category, Channel
+from services.catalog.wire import category_to_wire, channel_to_wire
+from services.chassis.errors import InvalidFieldsError, Violation
+
+
+def timestamp(value: datetime) -> Timestamp:
+    """Returns an aware datetime as a timestamp."""
+    stamp = Timestamp()
+    stamp.FromDatetime(value.astimezone(UTC))
+    return stamp
+
+
+def intent_to_wire(row: Mapping[str, Any]) -> reach_pb2.Intent:
+    """Returns an intent row as a message."""
+    spec = reach_pb2.IntentSpec(
+        scene=row["scene"],
+        template=row["template"],
+        variables_json=row["variables_json"],
+        intent_key=row["intent_key"],
+        priority=row["priority"],
+        expires_at=timestamp(row["expires_at"]),
+        channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
+    )
+    if row["bare_address"]:
+        spec.address.channel = channel_to_wire(Channel(row["bare_channel"]))
+        spec.address.value = row["bare_address"]
+    else:
+        spec.user_id = row["user_id"]
+    return reach_pb2.Intent(
+        intent_id=str(row["id"]),
+        spec=spec,
+        agent=row["agent"],
+        category=category_to_wire(Category(row["category"])),
+        state=message_pb2.State.Value(f"STATE_{row['state']}"),
+        state_reason=row["state_reason"],
+        state_at=timestamp(row["state_at"]),
+        created_at=timestamp(row["created_at"]),
+        traceparent=row["traceparent"],
+    )
+
+
+def page_token(row: Mapping[str, Any]) -> str:
+    """Returns the token that continues after an intent."""
+    return base64.urlsafe_b64encode(f"{row['created_at'].isoformat()} {row['id']}".encode()).decode()
+
+
+def read_page_token(token: str) -> tuple[datetime, UUID] | None:
+    """Reads a page token.
+
+    Raises:
+        InvalidFieldsError: it is none of ours.
+    """
+    if not token:
+        return None
+    try:
+        moment, _, intent_id = base64.urlsafe_b64decode(token.encode()).decode().partition(" ")
+        created_at = datetime.fromisoformat(moment)
+        if created_at.tzinfo is not None:
+            return created_at, UUID(intent_id)
+    except (ValueError, binascii.Error):
+        pass
+    raise InvalidFieldsError([Violation("page_token", "is none that this list has given")])

@@ -1,0 +1,5 @@
+"""Runs the history of the schema `policy`."""
+
+from services.chassis.migrations import run_environment
+
+run_environment()
