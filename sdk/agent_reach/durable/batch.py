@@ -1,0 +1,198 @@
+"""The rows that a handler gets at once, and how it answers for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
+
+from .claims import Action, Claim, Done, Release, Settlement
+from .queue import TableQueue
+
+
+class ClaimLostError(Exception):
+    """Somebody else has the say over this row by now: what was written for it was rolled back."""
+
+
+class Office(Protocol):
+    """What a batch needs of the worker that made it."""
+
+    pool: AsyncConnectionPool[Any]
+    queue: TableQueue
+
+    @property
+    def draining(self) -> bool:
+        """Whether work must not start any more."""
+
+    async def begin(self, claims: Sequence[Claim]) -> dict[UUID, int]:
+        """Notes in the table that work starts; returns the attempts by id of those still ours."""
+
+    def submit(self, settlement: Settlement, *, urgent: bool) -> asyncio.Future[bool]:
+        """Takes an answer to be written."""
+
+    def closed(self, count: int) -> None:
+        """Notes that this many rows are no longer with the handler."""
+
+
+class Batch:
+    """Up to ``batch_size`` claims with their handler; a suspect comes alone.
+
+    What the handler leaves unsettled, by returning or raising, is released with a backoff and logged.
+    """
+
+    def __init__(self, office: Office, claims: Sequence[Claim]) -> None:
+        self._office = office
+        self._open = {claim.id: claim for claim in claims}
+        self._started: set[UUID] = set()
+        self._committing: set[UUID] = set()
+        self._answers: list[asyncio.Future[bool]] = []
+        self._lost: dict[UUID, asyncio.Event] = {claim.id: asyncio.Event() for claim in claims}
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self._office.queue.name
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claims that are neither settled nor lost, the most urgent first."""
+        return tuple(self._open.values())
+
+    async def start(self, claims: Iterable[Claim] | None = None) -> list[Claim]:
+        """Commits that work on these claims starts: their attempts rise, and their owner's death makes them suspects.
+
+        To be called right before the effect that must not be repeated lightly; waiting belongs before it. A handler
+        that never calls it spends no attempts, and its rows are never suspects.
+
+        Args:
+            claims: which of this batch; all of it if not given.
+
+        Returns:
+            Those that are still ours, with their new ``attempts``. The rest is dropped from the batch: lost, or handed
+            back because the engine is stopping.
+        """
+        wanted = [
+            self._open[claim.id] for claim in (self.claims if claims is None else claims) if claim.id in self._open
+        ]
+        if self._office.draining:
+            for claim in wanted:
+                if claim.id not in self._started:
+                    self.settle(claim, Release())
+        elif wanted:
+            attempts = await self._office.begin(wanted)
+            for claim in wanted:
+                if claim.id not in attempts:
+                    self.lose([claim.id])
+                elif claim.id in self._open:
+                    self._open[claim.id] = replace(claim, attempts=attempts[claim.id])
+                    self._started.add(claim.id)
+        return [self._open[claim.id] for claim in wanted if claim.id in self._open]
+
+    def settle(
+        self, claim: Claim, action: Action, result: object = None, *, urgent: bool = False
+    ) -> asyncio.Future[bool]:
+        """Says what becomes of a claim. Its place is free at once; the answer is written soon, with others.
+
+        Args:
+            claim: one of this batch.
+            action: what becomes of the row.
+            result: for the queue's ``apply``.
+            urgent: write it at once, because losing it would mean doing something twice.
+
+        Returns:
+            A future that need not be awaited: True when the answer is committed. False when it was refused because the
+            row is no longer ours, or could not be written (logged; the row comes again).
+
+        Raises:
+            ValueError: the claim is not of this batch, or settled already.
+        """
+        held = self._open.pop(claim.id, None)
+        if held is None:
+            if not self.lost(claim):
+                raise ValueError(f"claim {claim.id} is not in this batch, or settled already")
+            refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            refused.set_result(False)
+            return refused
+        self._office.closed(1)
+        answer = self._office.submit(Settlement(held, action, result), urgent=urgent or held.suspect)
+        self._answers.append(answer)
+        return answer
+
+    @asynccontextmanager
+    async def transaction(
+        self, claim: Claim, action: Action | None = None, result: object = None
+    ) -> AsyncIterator[AsyncConnection[Any]]:
+        """A transaction of the handler's own in which the claim is settled: its effects commit with it, or not at all.
+
+        Args:
+            claim: one of this batch. If the block raises, it stays open and can be settled otherwise.
+            action: what becomes of the row; :class:`Done` if not given.
+            result: for the queue's ``apply``, called in this transaction.
+
+        Yields:
+            The connection to write with.
+
+        Raises:
+            ClaimLostError: the row is no longer ours; everything is rolled back.
+        """
+        if claim.id not in self._open:
+            self._refuse(claim)
+        settlement = Settlement(self._open[claim.id], Done() if action is None else action, result)
+        try:
+            async with self._office.pool.connection() as connection, connection.transaction():
+                yield connection
+                self._committing.add(claim.id)
+                if not await self._office.queue.settle(connection, [settlement]):
+                    self._refuse(claim)
+                if not isinstance(settlement.action, Release):
+                    await self._office.queue.apply(connection, [settlement])
+        except ClaimLostError:
+            self.lose([claim.id])
+            raise
+        finally:
+            self._committing.discard(claim.id)
+        if self._open.pop(claim.id, None) is not None:
+            self._office.closed(1)
+
+    def lost(self, claim: Claim) -> bool:
+        """Says whether this process has lost the claim: whatever is done for it from now on counts for nothing."""
+        return claim.id in self._lost and self._lost[claim.id].is_set()
+
+    async def wait_lost(self, claim: Claim) -> None:
+        """Returns when the claim is lost: to be raced against long work, so as to stop it."""
+        await self._lost[claim.id].wait()
+
+    def _refuse(self, claim: Claim) -> NoReturn:
+        raise ClaimLostError(f"claim {claim.id} is not ours any more")
+
+    # -- for the worker ---------------------------------------------------------------------------------------------
+
+    def lose(self, ids: Iterable[UUID] | None = None) -> int:
+        """Drops claims that are no longer ours and signals it; all that are open if no ids are given."""
+        lost = [key for key in (list(self._open) if ids is None else ids) if self._open.pop(key, None) is not None]
+        for key in lost:
+            self._lost[key].set()
+        self._office.closed(len(lost))
+        return len(lost)
+
+    def watched(self) -> list[Claim]:
+        """Returns the open claims that must still be ours in the table."""
+        return [claim for claim in self._open.values() if claim.id not in self._committing]
+
+    async def wait_stored(self) -> None:
+        """Returns once every answer given so far is committed or refused."""
+        if self._answers:
+            await asyncio.wait(self._answers)
+
+    def leave(self, action: Callable[[Claim, bool], Release]) -> list[Claim]:
+        """Releases what is still open, as ``action(claim, started)`` says; returns it."""
+        left = list(self._open.values())
+        for claim in left:
+            self.settle(claim, action(claim, claim.id in self._started))
+        return left

@@ -1,0 +1,96 @@
+"""What is claimed, and what a handler can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A row that this process holds, until it is settled or the lease is lost.
+
+    Attributes:
+        id: the row's primary key.
+        owner: the instance that claimed it; with ``id`` and ``claim_no`` the fence of every later write.
+        claim_no: rises with every claim of the row and is never reset.
+        attempts: how often work on the row was started, this claim's start included once it is started.
+        run_at: when it was due, on the database's clock.
+        priority: 0 to 9, 9 is the most urgent.
+        suspect: an earlier owner died while working on this row, so it is handed out alone.
+        row: the domain's columns, as named in ``TableQueue(columns=…)``.
+    """
+
+    id: UUID
+    owner: UUID
+    claim_no: int
+    attempts: int
+    run_at: datetime
+    priority: int = 5
+    suspect: bool = False
+    row: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The row is finished and is never handed out again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The row waits and is handed out again.
+
+    Attributes:
+        run_at: when, an aware datetime. At most one of ``run_at`` and ``after_seconds`` is given; with neither,
+            at once.
+        after_seconds: how long from now on the database's clock.
+        counted: False gives the attempt back, if one was started: waiting for a token, for a service that is
+            away, or for a better hour is no attempt.
+    """
+
+    run_at: datetime | None = None
+    after_seconds: float | None = None
+    counted: bool = True
+
+    def __post_init__(self) -> None:
+        if self.run_at is not None and self.after_seconds is not None:
+            raise ValueError("Later takes run_at or after_seconds, not both")
+        if self.run_at is not None and self.run_at.tzinfo is None:
+            raise ValueError("Later(run_at=…) needs a time zone")
+        if self.after_seconds is not None and not 0 <= self.after_seconds < float("inf"):
+            raise ValueError("Later(after_seconds=…) must not be negative or infinite")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The row goes back without a verdict, as if it had not been claimed.
+
+    An attempt that was started stays counted. The queue's ``release_assignments`` put the domain's columns back, and
+    ``TableQueue.returned`` is called instead of ``apply``.
+
+    Attributes:
+        after_seconds: do not hand it out before this; 0 leaves its ``run_at`` as it is.
+    """
+
+    after_seconds: float = 0.0
+
+
+Action = Done | Later | Release
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A claim and what becomes of it.
+
+    Attributes:
+        claim: as handed out or, better, as returned by ``Batch.start`` (then ``attempts`` is up to date).
+        action: what becomes of the row.
+        result: the domain's own, opaque here; ``TableQueue.apply`` writes it.
+    """
+
+    claim: Claim
+    action: Action
+    result: object = None

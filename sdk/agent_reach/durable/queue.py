@@ -1,0 +1,357 @@
+"""A table as a queue: all SQL that touches a queue's rows, every statement set-based and fenced."""
+# ruff: noqa: S608 - names are checked by `check_name`, the fragments are the programmer's, values are parameters
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
+
+from .claims import Claim, Done, Later, Release, Settlement
+from .ddl import check_name
+
+PRIORITIES = tuple(range(10))
+
+_CLAIM_COLUMNS = ("id", "claim_no", "attempts", "run_at", "priority", "suspect")
+
+
+class Claimed(NamedTuple):
+    """What one round of claiming brought.
+
+    Attributes:
+        claims: the rows, now owned.
+        now: the database's clock when the round ran.
+    """
+
+    claims: list[Claim]
+    now: datetime
+
+
+class TableQueue:
+    """A table with the durable columns (:func:`queue_columns`), seen as a queue.
+
+    Subclass it to write the domain's columns and outcome rows in the transaction that settles (:meth:`apply`), or
+    to settle with one statement of your own (:meth:`settle`).
+
+    Args:
+        table: with its schema, ``"dispatcher.tasks"``; also the name of its NOTIFY channel.
+        columns: the domain's columns that every claim brings along in ``Claim.row``. Their values must load: a
+            timestamp must not be ``infinity``.
+        counts_attempts: False where attempts mean nothing (a pump that tries for ever).
+        start_assignments: SQL for the SET clause when work starts, such as ``"state = 'SENDING'"``. The row's
+            columns are named ``t.…``.
+        release_assignments: SQL for the SET clause when a row goes back without a verdict, because its owner died
+            or handed it back: ``"state = CASE WHEN t.state = 'SENDING' THEN 'PENDING' ELSE t.state END"``.
+        condition: SQL that a row must meet to be claimed by this process, such as ``"t.code = ANY(%(codes)s)"``.
+        parameters: the values of the placeholders in the three texts above.
+
+    Raises:
+        ValueError: a name is not a plain lower-case SQL name.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        columns: Sequence[str] = (),
+        *,
+        counts_attempts: bool = True,
+        start_assignments: str = "",
+        release_assignments: str = "",
+        condition: str = "",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        schema, _, name = table.partition(".")
+        self.schema = check_name(schema)
+        self.table = f"{schema}.{check_name(name)}"
+        self.columns = tuple(check_name(column) for column in columns)
+        self.counts_attempts = counts_attempts
+        self.parameters = dict(parameters or {})
+        self._start_extra = f", {start_assignments}" if start_assignments else ""
+        self._release_extra = f", {release_assignments}" if release_assignments else ""
+        self._condition = f"AND ({condition})" if condition else ""
+
+    @property
+    def name(self) -> str:
+        """The queue's name: its table, with the schema."""
+        return self.table
+
+    # -- for the domain to override -------------------------------------------------------------------------------
+
+    async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
+        """Writes the domain's part of settlements that passed the fence, before they commit.
+
+        Called with the :class:`Done` and :class:`Later` ones only, one to 500 at a time. If it raises for one
+        settlement, the engine finds that one by bisection and commits the others, so it must do nothing outside
+        the transaction.
+        """
+
+    async def returned(self, connection: AsyncConnection[Any], ids: Sequence[UUID]) -> None:
+        """Writes the domain's part for rows that went back without a verdict after work on them had started.
+
+        Called after ``release_assignments`` were applied, in the same transaction: when the rows were released, and
+        when they were swept from a dead owner.
+        """
+
+    async def settle(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
+        """Puts rows back or finishes them, where the fence ``(id, owner, claim_no)`` still holds.
+
+        Runs in the caller's transaction, before :meth:`apply`. An override that does all in one statement sets the
+        durable columns as this one does and returns what passed.
+
+        Returns:
+            The ids that passed; for the others somebody else has the say by now.
+        """
+        # In order of id, so that two writers of the same rows tend to wait for each other instead of deadlocking.
+        ordered = sorted(settlements, key=lambda settlement: settlement.claim.id)
+        verdicts = [settlement for settlement in ordered if not isinstance(settlement.action, Release)]
+        releases = [settlement for settlement in ordered if isinstance(settlement.action, Release)]
+        passed: set[UUID] = set()
+        if verdicts:
+            passed |= await self._write_verdicts(connection, verdicts)
+        if releases:
+            passed |= await self._write_releases(connection, releases)
+        return passed
+
+    # -- what the engine calls --------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        connection: AsyncConnection[Any],
+        owner: UUID,
+        limit: int,
+        *,
+        horizon_seconds: float = 0.0,
+        low_water: Sequence[datetime | None] = (None,) * len(PRIORITIES),
+        priority_boost_seconds: float = 60.0,
+        suspects: bool = False,
+    ) -> Claimed:
+        """Takes up to ``limit`` rows that are due within the horizon, if the owner's lease is there.
+
+        Priority goes first and age second, but age counts too: the priority whose oldest row has waited the longest,
+        with ``priority_boost_seconds`` credited per step of priority, goes first. Rows that another process is
+        claiming at this moment are skipped, not waited for.
+
+        Args:
+            connection: in a transaction, or in autocommit.
+            owner: the instance that claims.
+            limit: how many rows at most.
+            horizon_seconds: how far ahead of the database's clock ``run_at`` may lie.
+            low_water: for each priority, the ``run_at`` below which there is nothing to be found; None is no bound.
+                It spares the scan the dead index entries that a long snapshot keeps from being vacuumed.
+            priority_boost_seconds: the age that one step of priority is worth.
+            suspects: take only the rows whose owner died at work, or only the others.
+        """
+        waiting = f"""
+            t.priority = {{level}}.priority
+            AND t.owner IS NULL AND t.finished_at IS NULL AND {"" if suspects else "NOT"} t.suspect
+            AND t.run_at >= coalesce({{level}}.low, '-infinity') AND t.run_at <= (SELECT horizon FROM clock)
+            {self._condition}
+        """
+        returned = ", ".join(f"t.{column}" for column in (*_CLAIM_COLUMNS, *self.columns))
+        # The clock is read once, in a CTE of its own: as a volatile function it could not bound an index scan. The
+        # levels are tried in order and lazily: the outer LIMIT stops before rows are locked that nobody takes.
+        cursor = connection.cursor(row_factory=tuple_row)
+        await cursor.execute(
+            f"""
+            WITH clock AS MATERIALIZED (
+                SELECT now, now + make_interval(secs => %(horizon)s) AS horizon
+                FROM (SELECT clock_timestamp() AS now) AS at
+            ), level AS MATERIALIZED (
+                SELECT l.priority, l.low
+                FROM unnest(%(priorities)s::smallint[], %(low_water)s::timestamptz[]) AS l(priority, low)
+                CROSS JOIN LATERAL (
+                    SELECT t.run_at FROM {self.table} AS t
+                    WHERE {waiting.format(level="l")}
+                    ORDER BY t.run_at LIMIT 1
+                ) AS oldest
+                WHERE EXISTS (SELECT FROM {self.schema}.instance WHERE id = %(owner)s)
+                ORDER BY oldest.run_at - l.priority * make_interval(secs => %(boost)s), l.priority DESC
+            ), due AS MATERIALIZED (
+                SELECT picked.id FROM level CROSS JOIN LATERAL (
+                    SELECT t.id FROM {self.table} AS t
+                    WHERE {waiting.format(level="level")}
+                    ORDER BY t.run_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+                ) AS picked
+                LIMIT %(limit)s
+            ), taken AS (
+                UPDATE {self.table} AS t SET owner = %(owner)s, claim_no = t.claim_no + 1
+                FROM due WHERE t.id = due.id
+                RETURNING {returned}
+            )
+            SELECT clock.now, taken.* FROM clock LEFT JOIN taken ON true
+            """,
+            {
+                **self.parameters,
+                "owner": owner,
+                "limit": limit,
+                "horizon": horizon_seconds,
+                "priorities": list(PRIORITIES),
+                "low_water": list(low_water),
+                "boost": priority_boost_seconds,
+            },
+        )
+        rows = await cursor.fetchall()
+        claims = [self._claim_of(owner, row[1:]) for row in rows if row[1] is not None]
+        return Claimed(claims, rows[0][0])
+
+    async def start(self, connection: AsyncConnection[Any], claims: Sequence[Claim]) -> dict[UUID, int]:
+        """Notes that work on these claims starts, where the fence still holds.
+
+        Harmless to repeat, as after a connection that broke while it committed.
+
+        Returns:
+            The attempts, this one included, by id of those that are still ours.
+        """
+        counted = "(t.started_at IS NULL)::integer" if self.counts_attempts else "0"
+        cursor = connection.cursor(row_factory=tuple_row)
+        await cursor.execute(
+            f"""
+            UPDATE {self.table} AS t
+            SET attempts = t.attempts + {counted}, started_at = coalesce(t.started_at, clock_timestamp())
+                {self._start_extra}
+            FROM unnest(%(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[]) AS s(id, owner, claim_no)
+            WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
+            RETURNING t.id, t.attempts
+            """,
+            {**self.parameters, **_fence(sorted(claims, key=lambda claim: claim.id))},
+        )
+        return dict(await cursor.fetchall())
+
+    async def sweep(self, connection: AsyncConnection[Any], limit: int) -> tuple[int, datetime | None]:
+        """Frees up to ``limit`` rows whose owner has no ``instance`` row.
+
+        A row that had been started becomes a suspect and is handed out alone from then on. If it was in company when
+        its owner died, nobody knows which row was to blame, so its attempt is given back; a suspect that takes
+        its owner along was alone, so its attempt stays. A poison row thus spends only its own attempts.
+
+        Returns:
+            How many were freed, and the earliest ``run_at`` among them.
+        """
+        # The dead are named first, by one snapshot: a row that was freed and claimed anew by a process younger than
+        # the snapshot would otherwise look like a dead one's when it is checked again under its lock.
+        blameless = "(t.started_at IS NOT NULL AND NOT t.suspect)::integer" if self.counts_attempts else "0"
+        cursor = connection.cursor(row_factory=tuple_row)
+        await cursor.execute(
+            f"""
+            WITH dead AS MATERIALIZED (
+                SELECT DISTINCT t.owner FROM {self.table} AS t
+                WHERE t.owner IS NOT NULL AND t.finished_at IS NULL
+                    AND NOT EXISTS (SELECT FROM {self.schema}.instance AS i WHERE i.id = t.owner)
+            ), orphan AS MATERIALIZED (
+                SELECT t.id, t.started_at IS NOT NULL AS started FROM {self.table} AS t
+                WHERE t.owner IN (SELECT owner FROM dead) AND t.finished_at IS NULL
+                LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+            )
+            UPDATE {self.table} AS t
+            SET owner = NULL, attempts = t.attempts - {blameless},
+                suspect = t.suspect OR orphan.started, started_at = NULL
+                {self._release_extra}
+            FROM orphan WHERE t.id = orphan.id
+            RETURNING t.id, orphan.started, t.run_at
+            """,
+            {**self.parameters, "limit": limit},
+        )
+        freed = await cursor.fetchall()
+        if started := [row_id for row_id, was_started, _ in freed if was_started]:
+            await self.returned(connection, started)
+        return len(freed), min((run_at for _, _, run_at in freed), default=None)
+
+    async def held(self, connection: AsyncConnection[Any], owner: UUID) -> list[Claim]:
+        """Returns the rows that the database says this owner holds, without the domain's columns."""
+        columns = ", ".join(_CLAIM_COLUMNS)
+        cursor = connection.cursor(row_factory=tuple_row)
+        await cursor.execute(
+            f"SELECT {columns} FROM {self.table} WHERE owner = %(owner)s AND finished_at IS NULL", {"owner": owner}
+        )
+        return [_bare_claim(owner, row) for row in await cursor.fetchall()]
+
+    async def _write_verdicts(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
+        actions = [settlement.action for settlement in settlements]
+        laters = [action if isinstance(action, Later) else None for action in actions]
+        cursor = connection.cursor(row_factory=tuple_row)
+        await cursor.execute(
+            f"""
+            UPDATE {self.table} AS t
+            SET owner = NULL,
+                run_at = CASE WHEN s.done THEN t.run_at
+                    ELSE coalesce(s.run_at, clock_timestamp() + make_interval(secs => s.after_seconds)) END,
+                finished_at = CASE WHEN s.done THEN clock_timestamp() END,
+                attempts = t.attempts - (s.given_back AND t.started_at IS NOT NULL)::integer,
+                suspect = t.suspect AND t.started_at IS NULL AND NOT s.done,
+                started_at = NULL
+            FROM unnest(
+                %(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[], %(done)s::boolean[],
+                %(run_at)s::timestamptz[], %(after_seconds)s::float8[], %(given_back)s::boolean[]
+            ) AS s(id, owner, claim_no, done, run_at, after_seconds, given_back)
+            WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
+            RETURNING t.id
+            """,
+            {
+                **_fence([settlement.claim for settlement in settlements]),
+                "done": [isinstance(action, Done) for action in actions],
+                "run_at": [later and later.run_at for later in laters],
+                "after_seconds": [(later and later.after_seconds) or 0.0 for later in laters],
+                "given_back": [self.counts_attempts and later is not None and not later.counted for later in laters],
+            },
+        )
+        return {row[0] for row in await cursor.fetchall()}
+
+    async def _write_releases(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
+        cursor = connection.cursor(row_factory=tuple_row)
+        await cursor.execute(
+            f"""
+            WITH held AS MATERIALIZED (
+                SELECT t.id, s.after_seconds, t.started_at IS NOT NULL AS started
+                FROM {self.table} AS t, unnest(
+                    %(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[], %(after_seconds)s::float8[]
+                ) AS s(id, owner, claim_no, after_seconds)
+                WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
+                FOR UPDATE OF t
+            )
+            UPDATE {self.table} AS t
+            SET owner = NULL,
+                run_at = CASE WHEN s.after_seconds > 0
+                    THEN greatest(t.run_at, clock_timestamp() + make_interval(secs => s.after_seconds))
+                    ELSE t.run_at END,
+                suspect = t.suspect AND NOT s.started,
+                started_at = NULL
+                {self._release_extra}
+            FROM held AS s WHERE t.id = s.id
+            RETURNING t.id, s.started
+            """,
+            {
+                **self.parameters,
+                **_fence([settlement.claim for settlement in settlements]),
+                "after_seconds": [
+                    settlement.action.after_seconds if isinstance(settlement.action, Release) else 0.0
+                    for settlement in settlements
+                ],
+            },
+        )
+        released = await cursor.fetchall()
+        if started := [row_id for row_id, was_started in released if was_started]:
+            await self.returned(connection, started)
+        return {row_id for row_id, _ in released}
+
+    def _claim_of(self, owner: UUID, row: Sequence[Any]) -> Claim:
+        columns = dict(zip(self.columns, row[len(_CLAIM_COLUMNS) :], strict=True))
+        return replace(_bare_claim(owner, row), row=columns)
+
+
+def _bare_claim(owner: UUID, row: Sequence[Any]) -> Claim:
+    """Makes a claim of a row that begins with `_CLAIM_COLUMNS`."""
+    row_id, claim_no, attempts, run_at, priority, suspect = row[: len(_CLAIM_COLUMNS)]
+    return Claim(row_id, owner, claim_no, attempts, run_at, priority, suspect)
+
+
+def _fence(claims: Sequence[Claim]) -> dict[str, list[Any]]:
+    return {
+        "ids": [claim.id for claim in claims],
+        "owners": [claim.owner for claim in claims],
+        "claim_nos": [claim.claim_no for claim in claims],
+    }

@@ -1,0 +1,181 @@
+"""Finds the rows to claim: when to look, and for how many."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, Protocol
+from uuid import UUID
+
+from psycopg_pool import AsyncConnectionPool
+
+from .claims import Claim
+from .clock import DatabaseClock
+from .lease import Lease
+from .low_water import LowWater
+from .outage import Outage, transaction
+from .queue import Claimed, TableQueue
+from .settings import QueueSettings
+
+# As the `run_at` of a wake-up: nobody knows how old the rows are, look at all.
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Rows taken by one statement at most: a bigger bite would take from other replicas what they could do meanwhile.
+_MAX_CLAIM = 500
+# While the memory is too full to claim all that lies ahead, rows become due unclaimed: look again this soon.
+_CROWDED_SECONDS = 1.0
+
+
+class Hands(Protocol):
+    """Who takes the rows, and how many more it can hold."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing must be claimed any more."""
+
+    @property
+    def room(self) -> int:
+        """How many more rows that are due make sense."""
+
+    @property
+    def room_ahead(self) -> int:
+        """How many more rows may be claimed ahead of their time."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that is due waits there any more."""
+
+    @property
+    def wants_suspect(self) -> bool:
+        """Whether a suspect could be handed out."""
+
+    def take(self, owner: UUID, claims: Sequence[Claim]) -> None:
+        """Takes rows that were claimed for an owner."""
+
+
+class Scanner:
+    """Scans one queue by the clock, when it is woken, and when hands come free while rows wait.
+
+    Rows that are due are claimed as far as they can soon run, so that replicas share a backlog by what they do.
+    Only when none are left are rows claimed ahead.
+
+    Args:
+        pool: where connections come from.
+        queue: the table.
+        settings: the queue's limits.
+        lease: under whose id rows are claimed.
+        clock: learns the database's time from every claim.
+        hands: who takes the rows.
+    """
+
+    def __init__(
+        self,
+        pool: AsyncConnectionPool[Any],
+        queue: TableQueue,
+        settings: QueueSettings,
+        lease: Lease,
+        clock: DatabaseClock,
+        hands: Hands,
+    ) -> None:
+        self._pool = pool
+        self._queue = queue
+        self._settings = settings
+        self._lease = lease
+        self._clock = clock
+        self._hands = hands
+        self._low_water = LowWater(settings.full_scan_seconds)
+        self._random = Random()  # noqa: S311 - spreads load, guards nothing
+        self._wanted = True
+        self._event = asyncio.Event()
+        self.behind = False
+
+    def wake(self, run_at: datetime | None = None) -> None:
+        """Scans at once, from ``run_at`` on where that may lie in the past."""
+        if run_at is not None:
+            self._low_water.lower(run_at)
+        self._wanted = True
+        self._event.set()
+
+    def look_again(self) -> None:
+        """Notes that hands may have come free."""
+        self._event.set()
+
+    async def run(self) -> None:
+        """Claims until the hands are draining."""
+        outage = Outage("claim", queue=self._queue.name)
+        scan_at = 0.0
+        while not self._hands.draining:
+            self._event.clear()
+            await self._lease.wait_registered()
+            pause = scan_at - time.monotonic()
+            if pause <= 0:
+                self._wanted = True
+            if not ((self._wanted or self.behind) and self._worth_a_claim() and self._lease.live):
+                # Without room or lease there is nothing to do but to look again, by and by.
+                await wait(self._event, pause if pause > 0 else _CROWDED_SECONDS)
+                continue
+            full_round, self._wanted = self._wanted, False
+            try:
+                crowded = await self._round(full_round=full_round)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the queue must go on when it has passed
+                self._wanted = self._wanted or full_round
+                await asyncio.sleep(outage.failed(error))
+                continue
+            outage.succeeded()
+            if full_round:
+                # Replicas that started together should not scan together for ever.
+                interval = self._settings.scan_interval_seconds * self._random.uniform(0.9, 1.0)
+                scan_at = time.monotonic() + (min(_CROWDED_SECONDS, interval) if crowded else interval)
+
+    def _worth_a_claim(self) -> bool:
+        """Says whether there is room for half a batch, or nothing to do: a claim costs the same for one row."""
+        half = max(1, min(self._settings.batch_size, self._settings.concurrency) // 2)
+        return self._hands.room >= half or (self._hands.room > 0 and self._hands.idle)
+
+    async def _round(self, *, full_round: bool) -> bool:
+        """Claims what is due; in a full round also a suspect and what lies ahead.
+
+        Returns:
+            Whether more lies ahead than there is room for.
+        """
+        limit = min(self._hands.room, _MAX_CLAIM)
+        due = await self._claim(limit)
+        self.behind = len(due.claims) >= limit
+        self._low_water.scanned(due.claims, due.now, exhausted=not self.behind)
+        if not full_round:
+            return False
+        if self._hands.wants_suspect:
+            await self._claim(1, suspects=True)
+        while not self.behind and not self._hands.draining and (limit := min(self._hands.room_ahead, _MAX_CLAIM)) > 0:
+            ahead = await self._claim(limit, horizon_seconds=self._settings.preload_seconds)
+            if len(ahead.claims) < limit:
+                return False
+        return True
+
+    async def _claim(self, limit: int, *, horizon_seconds: float = 0.0, suspects: bool = False) -> Claimed:
+        owner = self._lease.instance_id
+        # Suspects are few and have an index of their own.
+        low_water = [None] * 10 if suspects else self._low_water.marks(time.monotonic())
+        async with transaction(self._pool) as connection:
+            claimed = await self._queue.claim(
+                connection,
+                owner,
+                limit,
+                horizon_seconds=horizon_seconds,
+                low_water=low_water,
+                priority_boost_seconds=self._settings.priority_boost_seconds,
+                suspects=suspects,
+            )
+            self._clock.observe(claimed.now)
+        self._hands.take(owner, claimed.claims)
+        return claimed
+
+
+async def wait(event: asyncio.Event, seconds: float | None) -> None:
+    """Waits for an event, for so long at most."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)

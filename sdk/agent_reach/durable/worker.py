@@ -1,0 +1,393 @@
+"""One queue in one process: keeps rows until they are due, hands them out, takes the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import structlog
+from psycopg_pool import AsyncConnectionPool
+
+from .backoff import exponential_jitter
+from .batch import Batch
+from .claims import Claim, Done, Later, Release, Settlement
+from .clock import DatabaseClock
+from .completer import Completer
+from .heap import ClaimHeap
+from .lease import Lease
+from .outage import Outage, is_transient, transaction
+from .queue import TableQueue
+from .scan import LONG_AGO, Scanner, wait
+from .settings import QueueSettings
+from .slots import Reservation, SuspectGate
+
+Handler = Callable[[Batch], Awaitable[None]]
+
+# How long a cancelled handler has to end.
+_CANCEL_SECONDS = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What one queue holds in this process, in rows.
+
+    Attributes:
+        heap: claimed and waiting to be handed out.
+        in_flight: with the handler, not settled.
+        settling: answered, not yet committed.
+        reserved: kept free for rows that are being inserted as already claimed.
+        free: what could still be claimed.
+    """
+
+    heap: int
+    in_flight: int
+    settling: int
+    reserved: int
+    free: int
+
+
+class Worker:
+    """The runtime of one queue; the engine makes one for each consumer.
+
+    Args:
+        pool: where connections come from.
+        queue: the table.
+        handler: gets the batches.
+        settings: the queue's limits.
+        lease: under whose id rows are claimed.
+        clock: the database's.
+        gate: shared by all queues of the process.
+        announce: tells other processes about rows that wait again.
+    """
+
+    def __init__(
+        self,
+        pool: AsyncConnectionPool[Any],
+        queue: TableQueue,
+        handler: Handler,
+        settings: QueueSettings,
+        lease: Lease,
+        clock: DatabaseClock,
+        gate: SuspectGate,
+        announce: Callable[[str, datetime | None], None],
+    ) -> None:
+        self.pool = pool
+        self.queue = queue
+        self._handler = handler
+        self._settings = settings
+        self._lease = lease
+        self._clock = clock
+        self._gate = gate
+        self._announce = announce
+        self._heap = ClaimHeap(settings.priority_boost_seconds)
+        self._scanner = Scanner(pool, queue, settings, lease, clock, self)
+        self._completer = Completer(pool, queue, settings, self._stored)
+        self._random = Random()  # noqa: S311 - spreads load, guards nothing
+        self._log = _log.bind(queue=queue.name)
+        self._batches: set[Batch] = set()
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._in_flight = 0
+        self._reserved = 0
+        self._failures = 0
+        self._strays: set[tuple[UUID, int]] = set()
+        self._draining = False
+        self._dispatch_event = asyncio.Event()
+        gate.listen(self._dispatch_event.set)
+
+    # -- for the engine ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Works until :meth:`drain` has ended."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self._completer.run())
+            self._loops = [group.create_task(self._scanner.run()), group.create_task(self._dispatch())]
+
+    def wake(self, run_at: datetime | None = None) -> None:
+        """Scans at once. Give the earliest ``run_at`` of the new rows where it may lie in the past."""
+        self._scanner.wake(run_at)
+
+    def reserve(self, count: int) -> Reservation:
+        """Keeps up to ``count`` free places."""
+        # While older rows wait in the table, newer ones must not slip past them.
+        can = self._lease.live and not self._draining and not self._scanner.behind
+        granted = max(0, min(count, self._free)) if can else 0
+        self._reserved += granted
+        return Reservation(self._lease.instance_id, granted, self.take, self._unreserve)
+
+    def lease_lost(self) -> None:
+        """Drops what was held under the old lease and tells the handlers."""
+        dropped = len(self._heap.clear())
+        dropped += sum(batch.lose() for batch in list(self._batches))
+        if dropped:
+            self._log.warning("durable.claims_lost", rows=dropped)
+        self.wake(LONG_AGO)
+
+    async def reconcile(self) -> None:
+        """Compares what we think we hold with what the table says.
+
+        A claim that the table gave to somebody else (an operator's cancel raises ``claim_no``) is lost, and its handler
+        is told. A row that the table holds for us and we do not know (the answer to a claim or an adoption went missing)
+        is released when it is seen twice, since it may just be on its way to us.
+        """
+        owner = self._lease.instance_id
+        before = self._watched()
+        async with transaction(self.pool) as connection:
+            held = {(claim.id, claim.claim_no): claim for claim in await self.queue.held(connection, owner)}
+            if owner != self._lease.instance_id:
+                return
+            if gone := (before & self._watched()) - held.keys():
+                self._heap.remove(gone)
+                for batch in list(self._batches):
+                    batch.lose([claim_id for claim_id, _ in gone])
+                self._log.warning("durable.claims_lost", rows=len(gone))
+                self._freed()
+            settling = {(s.claim.id, s.claim.claim_no) for s in self._completer.pending_settlements()}
+            opened = {(claim.id, claim.claim_no) for batch in self._batches for claim in batch.claims}
+            strays = held.keys() - before - self._watched() - settling - opened
+            again = strays & self._strays
+            self._strays = set(strays)
+            if again:
+                await self.queue.settle(connection, [Settlement(held[key], Release()) for key in again])
+        if again:
+            self._log.warning("durable.strays_released", rows=len(again))
+            self.wake(min(held[key].run_at for key in again))
+
+    async def drain(self, seconds: float) -> None:
+        """Stops claiming, hands back what has not started, and waits for the rest.
+
+        Args:
+            seconds: how long running handlers may go on before they are cancelled.
+        """
+        self._draining = True
+        self._freed()
+        # A claim under way may bring rows yet; cut off, they would wait for a sweep.
+        if self._loops:
+            await asyncio.wait(self._loops, timeout=_CANCEL_SECONDS)
+            for loop in self._loops:
+                loop.cancel()
+        self._hand_back(self._heap.clear())
+        if self._handlers:
+            await asyncio.wait(self._handlers, timeout=seconds)
+        if self._handlers:
+            self._log.warning("durable.handlers_cancelled", batches=len(self._handlers))
+            for task in self._handlers:
+                task.cancel()
+            await asyncio.wait(self._handlers, timeout=_CANCEL_SECONDS)
+        self._completer.close()
+
+    def stats(self) -> QueueStats:
+        """Returns what is held at this moment."""
+        return QueueStats(
+            heap=len(self._heap),
+            in_flight=self._in_flight,
+            settling=self._completer.pending,
+            reserved=self._reserved,
+            free=max(0, self._free),
+        )
+
+    # -- for batches (see `Office`) ---------------------------------------------------------------------------------
+
+    @property
+    def draining(self) -> bool:
+        """Whether work must not start any more."""
+        return self._draining
+
+    async def begin(self, claims: Sequence[Claim]) -> dict[UUID, int]:
+        """Notes in the table that work starts; waits for PostgreSQL while it is away."""
+        outage = Outage("start", queue=self.queue.name)
+        while True:
+            try:
+                async with transaction(self.pool) as connection:
+                    started = await self.queue.start(connection, claims)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                await asyncio.sleep(outage.failed(error))
+            else:
+                outage.succeeded()
+                return started
+
+    def submit(self, settlement: Settlement, *, urgent: bool) -> asyncio.Future[bool]:
+        """Takes an answer to be written."""
+        return self._completer.submit(settlement, urgent=urgent)
+
+    def closed(self, count: int) -> None:
+        """Notes that this many rows are no longer with the handler."""
+        self._in_flight -= count
+        self._freed()
+
+    # -- for the scanner (see `Hands`) ------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many rows that are due make sense here now: what can run, and one batch to follow."""
+        runnable = self._settings.concurrency - self._in_flight + self._settings.batch_size - self._heap.due
+        return max(0, min(runnable, self._free))
+
+    @property
+    def room_ahead(self) -> int:
+        """How many rows may be claimed ahead: never so many that rows which are due find no place."""
+        return max(0, self._free - self._settings.concurrency)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that is due waits here any more."""
+        return self._heap.due == 0
+
+    @property
+    def wants_suspect(self) -> bool:
+        """Whether a suspect could be handed out."""
+        return not self._heap.suspects and not self._gate.busy
+
+    def take(self, owner: UUID, claims: Sequence[Claim]) -> None:
+        """Takes rows that were claimed, or inserted as claimed, for an owner."""
+        if owner != self._lease.instance_id:
+            # Claimed under a lease that is gone meanwhile: any sweep frees them.
+            return
+        if self._draining:
+            self._hand_back(claims)
+            return
+        self._heap.push(claims)
+        self._dispatch_event.set()
+
+    @property
+    def _free(self) -> int:
+        held = len(self._heap) + self._in_flight + self._completer.pending + self._reserved
+        return self._settings.slots - held
+
+    def _unreserve(self, count: int) -> None:
+        self._reserved -= count
+        self._freed()
+
+    def _hand_back(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
+            self._completer.submit(Settlement(claim, Release()), urgent=True)
+
+    def _freed(self) -> None:
+        self._scanner.look_again()
+        self._dispatch_event.set()
+
+    # -- handing out ------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self) -> None:
+        while not self._draining:
+            self._dispatch_event.clear()
+            next_due = self._heap.advance(self._clock.time())
+            handed_out = self._hand_out_suspect()
+            while (places := self._settings.concurrency - self._in_flight) > 0 and self._heap.due:
+                self._hand_out(self._heap.pop_due(min(places, self._settings.batch_size)))
+                handed_out = True
+            if handed_out:
+                self._scanner.look_again()
+            await wait(self._dispatch_event, None if next_due is None else next_due - self._clock.time())
+
+    def _hand_out_suspect(self) -> bool:
+        if self._gate.busy or self._in_flight >= self._settings.concurrency:
+            return False
+        claim = self._heap.pop_suspect(self._clock.time())
+        if claim is None:
+            return False
+        self._gate.enter()
+        self._hand_out([claim])
+        return True
+
+    def _hand_out(self, claims: Sequence[Claim]) -> None:
+        assert self._group is not None
+        batch = Batch(self, claims)
+        self._in_flight += len(claims)
+        self._batches.add(batch)
+        task = self._group.create_task(self._serve(batch, suspect=claims[0].suspect))
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
+
+    async def _serve(self, batch: Batch, *, suspect: bool) -> None:
+        failure: BaseException | None = None
+        try:
+            await self._handler(batch)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # by us: the engine stops
+            failure = error
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything; its rows go on
+            failure = error
+        finally:
+            self._batches.discard(batch)
+            self._clean_up(batch, failure)
+            if suspect:
+                await self._let_next_suspect_in(batch)
+
+    async def _let_next_suspect_in(self, batch: Batch) -> None:
+        """Opens the gate once the answer is stored: the next suspect may kill us, and this one would pay for it."""
+        try:
+            await batch.wait_stored()
+        finally:
+            self._gate.leave()
+            self.wake()
+
+    def _clean_up(self, batch: Batch, failure: BaseException | None) -> None:
+        """Releases what the handler left open, a while later each time it does so."""
+        if self._draining:
+            batch.leave(lambda *_: Release())
+            return
+        left = batch.leave(self._put_off)
+        if failure is None and not left:
+            self._failures = 0
+            return
+        self._failures += 1
+        self._log.error(
+            "durable.handler_failed", rows=len(left), first=str(left[0].id) if left else None, exc_info=failure
+        )
+
+    def _put_off(self, claim: Claim, started: bool) -> Release:  # noqa: FBT001 - called by `Batch.leave` only
+        settings = self._settings
+        # A row that was not started has no attempts to count by; then it is how often the handler has failed lately,
+        # within bounds, since that may have been other rows' doing.
+        failures = claim.attempts if started else min(self._failures + 1, 6)
+        return Release(
+            exponential_jitter(
+                failures, settings.failure_base_seconds, settings.failure_cap_seconds, 0.3, self._random
+            )
+        )
+
+    # -- keeping account ----------------------------------------------------------------------------------------------
+
+    def _watched(self) -> set[tuple[UUID, int]]:
+        claims = [*self._heap.claims(), *(claim for batch in self._batches for claim in batch.watched())]
+        return {(claim.id, claim.claim_no) for claim in claims}
+
+    def _stored(self, settlements: Sequence[Settlement]) -> None:
+        """Looks after rows that wait again: soon here, at once elsewhere if we are leaving."""
+        self._freed()
+        soon = [settlement for settlement in settlements if self._is_soon(settlement)]
+        if not soon:
+            return
+        earliest = min(settlement.claim.run_at for settlement in soon)
+        if self._draining:
+            self._announce(self.queue.name, earliest)
+        else:
+            self.wake(earliest)
+
+    def _is_soon(self, settlement: Settlement) -> bool:
+        """Says whether the row may become due before the next scan by the clock would find it."""
+        match settlement.action:
+            case Done():
+                return False
+            case Release(after_seconds=seconds):
+                return seconds < self._settings.preload_seconds
+            case Later(run_at=None, after_seconds=seconds):
+                return (seconds or 0.0) < self._settings.preload_seconds
+            case Later(run_at=datetime() as run_at):
+                return run_at.timestamp() < self._clock.time() + self._settings.preload_seconds
+            case _:
+                return True

@@ -1,0 +1,117 @@
+"""Whoever was paused, cut off or overruled cannot overwrite who came after."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from uuid import UUID, uuid4
+
+from psycopg import AsyncConnection
+
+from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Settlement
+
+from .ground import TABLE, Ground, RowQueue, until
+
+
+async def test_the_late_answer_of_a_paused_owner_is_refused(ground: Ground) -> None:
+    ground.insert(1)
+    queue, paused, successor = RowQueue(), uuid4(), uuid4()
+    ground.query(
+        "INSERT INTO work.instance (id, name, expires_at) SELECT unnest(%s::uuid[]), '', clock_timestamp()",
+        [paused, successor],
+    )
+    async with await AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
+        (old,) = (await queue.claim(connection, paused, 1)).claims
+        assert await queue.start(connection, [old]) == {old.id: 1}
+        ground.query("DELETE FROM work.instance WHERE id = %s", paused)
+        assert (await queue.sweep(connection, 100))[0] == 1
+        (new,) = (await queue.claim(connection, successor, 1, suspects=True)).claims
+
+        assert await queue.settle(connection, [Settlement(old, Done())]) == set()
+        assert await queue.start(connection, [old]) == {}
+        assert (new.claim_no, new.suspect, new.attempts) == (2, True, 0)
+        assert await queue.settle(connection, [Settlement(new, Done())]) == {new.id}
+        assert await queue.settle(connection, [Settlement(new, Done())]) == set()
+
+
+async def test_an_engine_that_lost_its_lease_is_told_and_goes_on_under_a_fresh_one(ground: Ground) -> None:
+    ground.insert(1)
+    told = asyncio.Event()
+    answers: list[bool] = []
+    refused: list[UUID] = []
+
+    async def handle(batch: Batch) -> None:
+        (claim,) = await batch.start()
+        if told.is_set():
+            batch.settle(claim, Done(), "second")
+            return
+        ground.query("DELETE FROM work.instance")
+        await batch.wait_lost(claim)
+        told.set()
+        assert batch.lost(claim)
+        assert batch.claims == ()
+        answers.append(await batch.settle(claim, Done(), "first"))
+        try:
+            async with batch.transaction(claim):
+                pass
+        except ClaimLostError:
+            refused.append(claim.id)
+
+    async with ground.engine(handle) as engine:
+        before = engine.instance_id
+        await ground.until_finished(1)
+        assert engine.instance_id != before
+    assert answers == [False]
+    assert len(refused) == 1
+    assert ground.query("SELECT result FROM work.outcomes") == [("second",)]
+
+
+async def test_a_claim_taken_away_by_an_operator_is_noticed(ground: Ground) -> None:
+    ground.insert(1)
+    noticed: list[Claim] = []
+
+    async def handle(batch: Batch) -> None:
+        (claim,) = await batch.start()
+        ground.query(f"UPDATE {TABLE} SET owner = NULL, claim_no = claim_no + 1, finished_at = clock_timestamp()")
+        await batch.wait_lost(claim)
+        noticed.append(claim)
+
+    async with ground.engine(handle):
+        await until(lambda: len(noticed) == 1)
+
+
+async def test_a_busy_loop_keeps_its_lease_and_a_dead_one_loses_it_until_it_turns_again(ground: Ground) -> None:
+    async def handle(batch: Batch) -> None:
+        raise AssertionError("there is nothing to do")
+
+    def expires() -> tuple[float, bool]:
+        moment, over = ground.query(
+            "SELECT extract(epoch FROM expires_at)::float8, expires_at < clock_timestamp() FROM work.instance"
+        )[0]
+        return moment, over
+
+    async with ground.engine(handle) as engine:
+        owner = engine.instance_id
+        first = expires()[0]
+        deadline = time.monotonic() + 30
+        # From here on the loop stands still, because this coroutine does not give way.
+        while expires()[0] <= first:
+            assert time.monotonic() < deadline, "a loop that is merely busy must not lose its lease"
+            time.sleep(0.02)  # noqa: ASYNC251 - the point of the test
+        while not expires()[1]:
+            assert time.monotonic() < deadline, "a loop that is dead must not renew its lease"
+            time.sleep(0.02)  # noqa: ASYNC251 - the point of the test
+        # Nobody has buried it: it lives on.
+        await until(lambda: not expires()[1])
+        assert engine.instance_id == owner
+
+
+async def test_rows_that_the_table_holds_for_us_and_we_do_not_know_are_released(ground: Ground) -> None:
+    async def handle(batch: Batch) -> None:
+        for claim in batch.claims:
+            batch.settle(claim, Done())
+
+    async with ground.engine(handle) as engine:
+        ground.insert(3, owner=engine.instance_id, claim_no=1)
+        await ground.until_finished(3)
+    assert ground.count("claim_no = 2") == 3

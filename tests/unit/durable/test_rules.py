@@ -1,0 +1,206 @@
+"""The rules of the engine that need no database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_reach.durable import (
+    Claim,
+    EngineSettings,
+    Later,
+    QueueSettings,
+    TableQueue,
+    exponential_jitter,
+    instance_table,
+    queue_indexes,
+)
+from agent_reach.durable.clock import DatabaseClock
+from agent_reach.durable.heap import ClaimHeap
+from agent_reach.durable.low_water import LowWater
+
+EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float, *, priority: int = 5, suspect: bool = False) -> Claim:
+    return Claim(uuid4(), uuid4(), 1, 0, EPOCH + timedelta(seconds=seconds), priority, suspect)
+
+
+class TestBackoff:
+    def test_it_starts_at_the_base_doubles_and_stops_at_the_cap(self) -> None:
+        waits = [exponential_jitter(attempt, 3, 20, 0, Random(1)) for attempt in range(1, 6)]
+        assert waits == [3, 6, 12, 20, 20]
+
+    @given(attempt=st.integers(-5, 10**9), jitter=st.floats(0, 1), seed=st.integers())
+    def test_the_jitter_stays_inside_its_share(self, attempt: int, jitter: float, seed: int) -> None:
+        exact = exponential_jitter(attempt, 3, 300, 0, Random(seed))
+        wait = exponential_jitter(attempt, 3, 300, jitter, Random(seed))
+        assert exact * (1 - jitter) - 1e-9 <= wait <= exact * (1 + jitter) + 1e-9
+
+    def test_rows_that_failed_together_do_not_come_back_together(self) -> None:
+        random = Random(1)
+        assert len({exponential_jitter(1, 3, 300, 0.3, random) for _ in range(100)}) == 100
+
+
+class TestSettings:
+    def test_the_defaults_are_valid(self) -> None:
+        assert QueueSettings().preload_seconds == 40
+        assert EngineSettings().lease_seconds >= 30
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"batch_size": 0},
+            {"batch_size": 501},
+            {"concurrency": 0},
+            {"slots": 10, "concurrency": 11},
+            {"scan_interval_seconds": 0},
+            {"preload_multiplier": 0.5},
+            {"flush_seconds": 2},
+            {"full_scan_seconds": 0},
+            {"priority_boost_seconds": -1},
+            {"failure_base_seconds": 61},
+        ],
+    )
+    def test_a_queue_that_could_not_work_is_refused(self, wrong: dict[str, float]) -> None:
+        with pytest.raises(ValueError):
+            QueueSettings(**wrong)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"heartbeat_seconds": 0}, {"heartbeat_seconds": 11}, {"sweep_seconds": 0}, {"drain_seconds": -1}],
+    )
+    def test_a_lease_that_could_not_hold_is_refused(self, wrong: dict[str, float]) -> None:
+        with pytest.raises(ValueError):
+            EngineSettings(**wrong)
+
+
+class TestHeap:
+    @given(st.lists(st.tuples(st.floats(-1000, 1000), st.integers(0, 9))), st.floats(-1000, 1000))
+    def test_all_that_is_due_comes_in_order_of_rank_and_nothing_else(
+        self, rows: list[tuple[float, int]], now: float
+    ) -> None:
+        heap = ClaimHeap(60)
+        claims = [at(seconds, priority=priority) for seconds, priority in rows]
+        heap.push(claims)
+        moment = EPOCH.timestamp() + now
+        coming = heap.advance(moment)
+        out = heap.pop_due(len(claims))
+        ranks = [claim.run_at.timestamp() - 60 * claim.priority for claim in out]
+        assert ranks == sorted(ranks)
+        assert {claim.id for claim in out} == {claim.id for claim in claims if claim.run_at.timestamp() <= moment}
+        later = [claim.run_at.timestamp() for claim in claims if claim.run_at.timestamp() > moment]
+        assert coming == min(later, default=None)
+        assert len(heap) == len(later)
+
+    def test_suspects_come_one_by_one_when_they_are_due(self) -> None:
+        heap = ClaimHeap(60)
+        heap.push([at(0, suspect=True), at(0), at(9, suspect=True)])
+        now = EPOCH.timestamp() + 1
+        heap.advance(now)
+        assert len(heap.pop_due(10)) == 1
+        assert heap.pop_suspect(now) is not None
+        assert heap.pop_suspect(now) is None
+        assert heap.advance(now) == EPOCH.timestamp() + 9
+        assert heap.suspects == 1
+
+    def test_what_is_lost_is_dropped_wherever_it_lies(self) -> None:
+        heap = ClaimHeap(60)
+        lost = [at(0), at(50), at(0, suspect=True)]
+        heap.push([*lost, at(0), at(50)])
+        heap.advance(EPOCH.timestamp())
+        assert heap.remove({(claim.id, claim.claim_no) for claim in lost}) == 3
+        assert len(heap) == 2
+        assert len(heap.clear()) == 2
+        assert len(heap) == 0
+
+
+class TestLowWater:
+    @staticmethod
+    def scanned() -> LowWater:
+        """Marks that a scan without a rest has raised."""
+        marks = LowWater(60)
+        marks.marks(0)
+        marks.scanned([], EPOCH, exhausted=True)
+        return marks
+
+    def test_it_knows_nothing_at_first(self) -> None:
+        assert LowWater(60).marks(0) == [None] * 10
+
+    def test_after_a_scan_that_left_nothing_the_next_starts_a_little_before_it(self) -> None:
+        assert self.scanned().marks(1) == [EPOCH - timedelta(seconds=2)] * 10
+
+    def test_a_scan_that_was_cut_off_raises_it_only_where_it_has_been(self) -> None:
+        marks = LowWater(60)
+        marks.marks(0)
+        marks.scanned([at(-50, priority=3), at(-40, priority=3)], EPOCH, exhausted=False)
+        assert marks.marks(1) == [EPOCH - timedelta(seconds=42) if priority == 3 else None for priority in range(10)]
+
+    def test_a_row_that_waits_again_lowers_it(self) -> None:
+        marks = self.scanned()
+        marks.lower(EPOCH - timedelta(hours=1))
+        assert marks.marks(1) == [EPOCH - timedelta(hours=1)] * 10
+
+    def test_a_row_that_comes_back_while_a_scan_runs_is_not_forgotten(self) -> None:
+        marks = self.scanned()
+        marks.marks(1)
+        marks.lower(EPOCH - timedelta(hours=1))
+        marks.scanned([], EPOCH + timedelta(seconds=9), exhausted=True)
+        assert marks.marks(2) == [EPOCH - timedelta(hours=1)] * 10
+
+    def test_from_time_to_time_a_scan_goes_without_it(self) -> None:
+        marks = self.scanned()
+        assert marks.marks(59.9) != [None] * 10
+        assert marks.marks(60) == [None] * 10
+
+    @given(st.lists(st.floats(-1000, 1000), min_size=1))
+    def test_it_is_never_above_the_present(self, ahead: list[float]) -> None:
+        marks = LowWater(60)
+        marks.marks(0)
+        marks.scanned([at(seconds) for seconds in ahead], EPOCH, exhausted=False)
+        assert all(mark is None or mark <= EPOCH for mark in marks.marks(1))
+
+
+class TestClock:
+    def test_before_the_first_reading_nothing_is_due(self) -> None:
+        assert DatabaseClock(lambda: 5.0).time() == 0
+
+    @given(st.lists(st.floats(0, 10), min_size=1), st.floats(0, 100))
+    def test_it_is_never_ahead_and_as_near_as_the_fastest_reading(self, delays: list[float], after: float) -> None:
+        monotonic = 0.0
+        clock = DatabaseClock(lambda: monotonic)
+        for delay in delays:
+            reading = EPOCH + timedelta(seconds=monotonic)
+            monotonic += delay
+            clock.observe(reading)
+        monotonic += after
+        true = EPOCH.timestamp() + monotonic
+        assert true - min(delays[-16:]) - 1e-3 <= clock.time() <= true + 1e-3
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["tasks", "Work.tasks", "work.tasks; DROP", "work.", "a.b.c", ""])
+    def test_a_name_that_would_need_quotes_is_refused(self, name: str) -> None:
+        with pytest.raises(ValueError):
+            TableQueue(name)
+        with pytest.raises(ValueError):
+            queue_indexes(name)
+        with pytest.raises(ValueError):
+            instance_table(f"{name};")
+
+
+class TestLater:
+    def test_it_takes_one_moment_with_a_time_zone(self) -> None:
+        with pytest.raises(ValueError):
+            Later(run_at=EPOCH, after_seconds=1)
+        with pytest.raises(ValueError):
+            Later(run_at=datetime(2030, 1, 1))  # noqa: DTZ001 - the mistake to be refused
+        with pytest.raises(ValueError):
+            Later(after_seconds=-1)
+        with pytest.raises(ValueError):
+            Later(after_seconds=float("nan"))
