@@ -81,6 +81,7 @@ class Item:
         expires_at: when the message is worthless; None for never.
         deferrals: how often it was deferred so far.
         planned_at: when a deferred message was to be judged again.
+        template: what will be rendered; the scene's own template where it is empty.
     """
 
     intent_id: str
@@ -93,6 +94,7 @@ class Item:
     expires_at: datetime | None = None
     deferrals: int = 0
     planned_at: datetime | None = None
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)

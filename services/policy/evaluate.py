@@ -92,42 +92,21 @@ def conclude(candidate: Candidate, facts: Facts) -> Decision:
     rules, chosen = candidate.rules, candidate.address
     usage = facts.usage.get(chosen.channel, _NOTHING_SENT)
     frequency = gates.frequency_gate(chosen.channel, candidate.cap_date, usage, rules)
-    trace = (*candidate.trace, frequency)
-    decision = Decision(
-        Action.SEND_NOW,
-        trace,
-        rules.policy_version,
-        candidate.now,
-        channel=chosen.channel,
-        address=chosen.value,
-        locale=facts.person.locale,
-        cap_date=candidate.cap_date,
-    )
     if frequency.outcome is GateOutcome.DROPPED:
-        return replace(decision, action=Action.DROP, reason=frequency.reason, cap_date="")
+        return _decide(Action.DROP, candidate, facts, chosen, frequency)
     if usage.own:
         # Its place in the quota was taken together with its place in the caps.
-        inputs = {"channel": chosen.channel.value, "own_reservation": "true"}
-        quota = replace(gates.quota_gate(rules.channels[chosen.channel], 0), inputs=inputs)
-        quota = replace(quota, outcome=GateOutcome.PASSED, reason=reasons.WITHIN_QUOTA)
-        return replace(decision, trace=(*trace, quota))
+        return _decide(Action.SEND_NOW, candidate, facts, chosen, frequency, gates.quota_held(chosen.channel))
     quota = gates.quota_gate(rules.channels[chosen.channel], facts.quota_used.get(chosen.channel, 0))
     if quota.outcome is GateOutcome.PASSED:
-        return replace(decision, trace=(*trace, quota))
+        return _decide(Action.SEND_NOW, candidate, facts, chosen, frequency, quota)
     way, refusal = _fall_back(candidate, facts)
     if way is None:
         quota = replace(quota, inputs={**quota.inputs, "fallback_refused": refusal})
-        return replace(decision, action=Action.DROP, reason=quota.reason, trace=(*trace, quota), cap_date="")
+        return _decide(Action.DROP, candidate, facts, chosen, frequency, quota)
     inputs = {**quota.inputs, "fallback": way.channel.value}
     quota = replace(quota, outcome=GateOutcome.FELL_BACK, inputs=inputs)
-    return replace(
-        decision,
-        action=Action.FALL_BACK,
-        reason=quota.reason,
-        trace=(*trace, quota),
-        channel=way.channel,
-        address=way.value,
-    )
+    return _decide(Action.FALL_BACK, candidate, facts, way, frequency, quota)
 
 
 def fallback_address(candidate: Candidate, facts: Facts) -> tuple[Address | None, str]:
@@ -169,3 +148,17 @@ def _fall_back(candidate: Candidate, facts: Facts) -> tuple[Address | None, str]
 
 def _can_use(channel: Channel, rules: Rules) -> bool:
     return channel in rules.channels and (rules.served is None or channel in rules.served)
+
+
+def _decide(action: Action, candidate: Candidate, facts: Facts, address: Address, *entries: GateEntry) -> Decision:
+    return Decision(
+        action,
+        (*candidate.trace, *entries),
+        candidate.rules.policy_version,
+        candidate.now,
+        reason="" if action is Action.SEND_NOW else entries[-1].reason,
+        channel=address.channel,
+        address=address.value,
+        locale=facts.person.locale,
+        cap_date="" if action is Action.DROP else candidate.cap_date,
+    )

@@ -196,6 +196,12 @@ def quota_gate(channel: ChannelRules, used: int) -> GateEntry:
     return GateEntry(Gate.CHANNEL_QUOTA, GateOutcome.PASSED, reasons.WITHIN_QUOTA, inputs)
 
 
+def quota_held(channel: Channel) -> GateEntry:
+    """Returns the entry of a message that has its place in the quota already."""
+    inputs = {"channel": channel.value, "own_reservation": "true"}
+    return GateEntry(Gate.CHANNEL_QUOTA, GateOutcome.PASSED, reasons.WITHIN_QUOTA, inputs)
+
+
 def _names(suppression: Suppression, user_id: str, address: Address | None) -> str | None:
     """Returns whether a suppression names this user or this address, or neither."""
     if suppression.address is not None:

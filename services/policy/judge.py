@@ -82,8 +82,11 @@ class Judge:
         now = self._clock.now()
         items = [_with_normal_address(item) for item in items]
         facts = await self._load(items, catalog.channels)
-        rules = {name: rules_for(catalog, name) for name in {item.scene for item in items}}
-        judged = [before_counters(item, fact, rules[item.scene], now) for item, fact in zip(items, facts, strict=True)]
+        kinds = [(item.scene, item.template) for item in items]
+        rules = {kind: rules_for(catalog, *kind) for kind in set(kinds)}
+        judged = [
+            before_counters(item, fact, rules[kind], now) for item, fact, kind in zip(items, facts, kinds, strict=True)
+        ]
         candidates = {index: entry for index, entry in enumerate(judged) if isinstance(entry, Candidate)}
         decided = await self._count(candidates, facts)
         decisions = [entry if isinstance(entry, Decision) else decided[index] for index, entry in enumerate(judged)]
@@ -172,10 +175,10 @@ class Judge:
             _log.warning("messages_released_in_quiet_hours", count=released)
 
 
-def rules_for(catalog: Catalog, scene_name: str) -> Rules:
-    """Returns what holds for one scene. A scene whose template is known uses the channels that this one serves."""
+def rules_for(catalog: Catalog, scene_name: str, template_name: str = "") -> Rules:
+    """Returns what holds for one scene. Where the template is known, only the channels that it serves are used."""
     scene = catalog.scene(scene_name)
-    template = catalog.template(scene.template)
+    template = catalog.template(template_name or scene.template)
     return Rules(
         scene=scene,
         channels=catalog.channels,

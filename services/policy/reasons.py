@@ -3,7 +3,7 @@
 | gate | passed or exempt | deferred, fell back or dropped |
 |---|---|---|
 | channel | `address_found` | `no_address`, `no_channel` |
-| suppression | `not_suppressed` | `user_…`, `address_…`: see `SUPPRESSED` |
+| suppression | `not_suppressed` | `user_…`, `address_…`: see `gates.SUPPRESSED` |
 | quiet hours | `outside_quiet_hours`, `scene_exempt`, `no_quiet_hours`, `released_after_deferral` | `quiet_hours`, `expires_before_quiet_end` |
 | frequency | `within_caps`, `category_exempt` | `user_daily_cap`, `user_channel_daily_cap` |
 | channel quota | `within_quota`, `no_quota` | `channel_quota_spent` |

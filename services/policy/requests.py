@@ -114,6 +114,7 @@ def read_items(request: policy_pb2.EvaluateRequest) -> list[Item]:
             at = f"items[{index}]"
             _check_ids(faults, at, item)
             faults.text(f"{at}.scene", item.scene, max_length=_MAX_ID)
+            faults.text(f"{at}.template", item.template, max_length=_MAX_ID, required=False)
             address = None
             if item.HasField("address"):
                 channel = channel_from_wire(item.address.channel)
@@ -135,6 +136,7 @@ def read_items(request: policy_pb2.EvaluateRequest) -> list[Item]:
                     expires_at=_optional_moment(faults, f"{at}.expires_at", item, "expires_at"),
                     deferrals=item.deferrals,
                     planned_at=_optional_moment(faults, f"{at}.planned_at", item, "planned_at"),
+                    template=item.template,
                 )
             )
     return items

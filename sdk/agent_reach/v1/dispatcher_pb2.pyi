@@ -596,7 +596,7 @@ class RecentSend(_message.Message):
 
     @_builtins.property
     def sent_at(self) -> _timestamp_pb2.Timestamp:
-        """Gives the moment at which it was decided."""
+        """Gives the moment at which its task was made."""
 
     def __init__(
         self,

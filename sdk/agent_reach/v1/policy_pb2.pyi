@@ -62,6 +62,7 @@ class EvaluateItem(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     DEFERRALS_FIELD_NUMBER: _builtins.int
     PLANNED_AT_FIELD_NUMBER: _builtins.int
+    TEMPLATE_FIELD_NUMBER: _builtins.int
     intent_id: _builtins.str
     """Names the intent."""
     hop: _builtins.int
@@ -74,6 +75,8 @@ class EvaluateItem(_message.Message):
     """Names the scene."""
     deferrals: _builtins.int
     """Counts the deferrals so far."""
+    template: _builtins.str
+    """Names the template: only channels that it serves are chosen. The scene's own one when not set."""
     @_builtins.property
     def address(self) -> _message_pb2.Address:
         """Gives the bare address of a recipient without a profile."""
@@ -103,10 +106,11 @@ class EvaluateItem(_message.Message):
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         deferrals: _builtins.int = ...,
         planned_at: _timestamp_pb2.Timestamp | None = ...,
+        template: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "expires_at", b"expires_at", "planned_at", b"planned_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "channels", b"channels", "deferrals", b"deferrals", "expires_at", b"expires_at", "hop", b"hop", "intent_id", b"intent_id", "planned_at", b"planned_at", "scene", b"scene", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "channels", b"channels", "deferrals", b"deferrals", "expires_at", b"expires_at", "hop", b"hop", "intent_id", b"intent_id", "planned_at", b"planned_at", "scene", b"scene", "template", b"template", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

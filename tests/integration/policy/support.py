@@ -1,0 +1,87 @@
+"""What the tests of the policy share: a configuration, a played dispatcher, builders."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import grpc
+
+from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc
+from services.policy.counters import RecentSend
+from services.policy.decision import Item, UserKey
+
+POLICIES = """\
+version: 1
+policies:
+  default:
+    quiet_hours: ["22:30", "08:00"]
+    user_daily_cap: 3
+    user_channel_daily_cap: {sms: 2}
+channels:
+  email: {daily_quota: 1000}
+  sms: {daily_quota: 5, fallback: email}
+scenes:
+  code: {category: verification, channels: [email]}
+  text: {channels: [sms]}
+"""
+
+
+class Memory:
+    """What the dispatcher would remember of sends: a port of ours, played."""
+
+    def __init__(self) -> None:
+        self.sends: list[RecentSend] = []
+        self.questions: list[list[UserKey]] = []
+
+    async def recent_sends(self, users: Sequence[UserKey], since: datetime) -> list[RecentSend]:
+        self.questions.append(list(users))
+        return [send for send in self.sends if send.user in users and send.sent_at >= since]
+
+
+def item(user_id: str = "ann", intent_id: str | None = None, **changes: Any) -> Item:
+    values: dict[str, Any] = {"hop": 0, "tenant": "acme", "scene": "order_shipped", **changes}
+    return Item(intent_id=intent_id or str(uuid.uuid4()), user_id=user_id, **values)
+
+
+@dataclass
+class PlayedDispatcher(dispatcher_pb2_grpc.DispatcherServiceServicer):
+    """A dispatcher that answers what a test wants, over real gRPC."""
+
+    in_flight: int = 0
+    sends: list[dispatcher_pb2.RecentSend] = field(default_factory=list)
+    awaited: list[dispatcher_pb2.AwaitSendingRequest] = field(default_factory=list)
+
+    async def ListRecentSends(  # noqa: N802 - the contract's name
+        self, _request: dispatcher_pb2.ListRecentSendsRequest, _context: Any
+    ) -> dispatcher_pb2.ListRecentSendsResponse:
+        return dispatcher_pb2.ListRecentSendsResponse(sends=self.sends)
+
+    async def AwaitSending(  # noqa: N802 - the contract's name
+        self, request: dispatcher_pb2.AwaitSendingRequest, _context: Any
+    ) -> dispatcher_pb2.AwaitSendingResponse:
+        self.awaited.append(request)
+        return dispatcher_pb2.AwaitSendingResponse(in_flight=self.in_flight)
+
+
+@dataclass
+class Served:
+    """A running policy service: a channel to it, its keys by role, and the dispatcher it knows."""
+
+    channel: grpc.aio.Channel
+    dispatcher: PlayedDispatcher
+    dispatcher_server: grpc.aio.Server
+
+    def metadata(self, key: str) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {key}"),)
+
+
+KEYS = {
+    "acme-agent": ("acme", "agent"),
+    "acme-operator": ("acme", "operator"),
+    "globex-operator": ("globex", "operator"),
+}
+SERVICE_KEY = "the-services-own-key"
