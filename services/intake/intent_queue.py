@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 from agent_reach.durable import Claim, TableQueue
@@ -21,7 +22,7 @@ def intent_queue() -> TableQueue:
     return TableQueue(INTENTS, _COLUMNS, counts_attempts=False)
 
 
-def claim_of(draft: Draft, owner: UUID) -> Claim:
+def claim_of(draft: Draft, owner: UUID, run_at: datetime) -> Claim:
     """Returns the claim of an intent that was inserted as ours."""
     row = {column: getattr(draft, column) for column in _COLUMNS}
-    return Claim(draft.id, owner, 1, 0, draft.created_at, draft.priority, row=row)
+    return Claim(draft.id, owner, 1, 0, run_at, draft.priority, row=row)

@@ -69,6 +69,7 @@ def _evaluate_item(claim: Claim) -> policy_pb2.EvaluateItem:
         user_id=row["user_id"],
         address=_bare_address(claim),
         scene=row["scene"],
+        template=row["template"],
         channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
         expires_at=timestamp(row["expires_at"]),
     )

@@ -29,7 +29,7 @@ class Standing:
     content_hash: bytes
 
 
-async def insert_intents(pool: Pool, drafts: Sequence[Draft], owners: Mapping[UUID, UUID]) -> set[UUID]:
+async def insert_intents(pool: Pool, drafts: Sequence[Draft], owners: Mapping[UUID, UUID]) -> dict[UUID, datetime]:
     """Inserts intents whose key is free, in the order of their keys so that overlapping batches cannot deadlock.
 
     Args:
@@ -38,7 +38,7 @@ async def insert_intents(pool: Pool, drafts: Sequence[Draft], owners: Mapping[UU
         owners: by intent id, the instance that holds a place for it and owns it from the start.
 
     Returns:
-        The ids that were inserted.
+        When each that was inserted is due, by id.
     """
     ordered = sorted(drafts, key=lambda draft: (draft.tenant, draft.key_hash))
     values = [
@@ -70,11 +70,11 @@ async def insert_intents(pool: Pool, drafts: Sequence[Draft], owners: Mapping[UU
                 traceparent, owner
             )
             ON CONFLICT (tenant, key_hash) DO NOTHING
-            RETURNING id
+            RETURNING id, run_at
             """,
             [list(column) for column in zip(*values, strict=True)],
         )
-        return {row[0] for row in await cursor.fetchall()}
+        return dict(await cursor.fetchall())
 
 
 async def standing_intents(pool: Pool, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], Standing]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 import psycopg
@@ -106,7 +107,7 @@ class Submitter:
             if draft.earlier_key_hash is not None and (draft.tenant, draft.earlier_key_hash) in earlier
         }
         new = [draft for draft in drafts if draft.id not in repeated]
-        inserted = await self._insert(new) if new else set()
+        inserted = await self._insert(new) if new else {}
         known = [(draft.tenant, draft.key_hash) for draft in new if draft.id not in inserted]
         standing = await standing_intents(self._pool, known) if known else {}
         results: list[Result] = []
@@ -123,17 +124,19 @@ class Submitter:
                     results.append(_reused(first.id))
         return results
 
-    async def _insert(self, drafts: Sequence[Draft]) -> set[UUID]:
+    async def _insert(self, drafts: Sequence[Draft]) -> dict[UUID, datetime]:
         with self._engine.reserve(INTENTS, len(drafts)) as places:
             owned = drafts[: places.granted]
             owners = {draft.id: places.owner for draft in owned}
             inserted = await self._insert_tried(drafts, owners)
-            places.adopt([claim_of(draft, places.owner) for draft in owned if draft.id in inserted])
+            places.adopt(
+                [claim_of(draft, places.owner, inserted[draft.id]) for draft in owned if draft.id in inserted]
+            )
             if len(owned) < len(drafts):
                 self._engine.wake(INTENTS)
             return inserted
 
-    async def _insert_tried(self, drafts: Sequence[Draft], owners: dict[UUID, UUID]) -> set[UUID]:
+    async def _insert_tried(self, drafts: Sequence[Draft], owners: dict[UUID, UUID]) -> dict[UUID, datetime]:
         for _ in range(_DEADLOCK_TRIES - 1):
             try:
                 return await insert_intents(self._pool, drafts, owners)

@@ -65,8 +65,13 @@ class Suite:
     def write_keys(self) -> None:
         """Writes the API key file that the services read."""
         owners = ((self.agent_key, "acme", "agent"), (self.operator_key, "acme", "operator"))
-        keys = [ApiKey(sha256=hash_api_key(key), tenant=tenant, subject=f"the-{role}", role=role) for key, tenant, role in owners]  # type: ignore[arg-type]
-        keys.append(ApiKey(sha256=hash_api_key(self.other_tenant_key), tenant="other", subject="stranger", role="agent"))
+        keys = [
+            ApiKey(sha256=hash_api_key(key), tenant=tenant, subject=f"the-{role}", role=role)
+            for key, tenant, role in owners
+        ]
+        keys.append(
+            ApiKey(sha256=hash_api_key(self.other_tenant_key), tenant="other", subject="stranger", role="agent")
+        )
         write_api_keys(self.keys_file, keys)
 
     async def start(self, *names: str) -> None:
@@ -129,6 +134,6 @@ async def eventually(probe: Callable[[], Awaitable[Any]], *, timeout_seconds: fl
         TimeoutError: it never did.
     """
     async with asyncio.timeout(timeout_seconds):
-        while not (value := await probe()):
-            await asyncio.sleep(0.02)
+        while not (value := await probe()):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # what is asked lies in databases, which set no event
         return value
