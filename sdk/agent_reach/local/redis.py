@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -48,7 +51,6 @@ class LocalRedis:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
-        self._socket_directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,6 +62,8 @@ class LocalRedis:
         """Starts the server and waits until it answers."""
         binary = find_redis_server()
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._socket().parent.mkdir(mode=0o700, exist_ok=True)
+        self._end_orphan()
         log = self.directory / "redis.log"
         options = {"port": "0", "unixsocket": str(self._socket()), "unixsocketperm": "700", "save": "", "dir": "."}
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
@@ -84,9 +88,10 @@ class LocalRedis:
         if process is not None:
             process.terminate()
             process.wait()
-        if self._socket_directory is not None:
-            shutil.rmtree(self._socket_directory, ignore_errors=True)
-            self._socket_directory = None
+        self._socket().unlink(missing_ok=True)
+        if self._socket().parent != self.directory:
+            with suppress(OSError):
+                self._socket().parent.rmdir()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -106,10 +111,15 @@ class LocalRedis:
                     time.sleep(0.02)
         return False
 
+    def _end_orphan(self) -> None:
+        """Stops the server that an owner left behind when it was killed; it would live on without its socket."""
+        with suppress(redis.RedisError), redis.Redis(unix_socket_path=str(self._socket())) as client:
+            client.shutdown(nosave=True)
+
     def _socket(self) -> Path:
         preferred = self.directory / "redis.sock"
         if len(str(preferred).encode()) <= _MAX_SOCKET_PATH:
             return preferred
-        if self._socket_directory is None:
-            self._socket_directory = Path(tempfile.mkdtemp(prefix="reach-redis-"))
-        return self._socket_directory / "redis.sock"
+        # The same for the same directory, so that the next owner finds what a killed one left.
+        name = hashlib.sha256(f"{os.getuid()}:{self.directory}".encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"reach-redis-{name}" / "redis.sock"

@@ -1,0 +1,153 @@
+"""The full explanation of an intent, for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from agent_reach.v1 import message_pb2, reach_pb2, timeline_pb2
+
+from . import words
+
+_MARKS = {
+    message_pb2.GATE_OUTCOME_PASSED: ("✓", "green"),
+    message_pb2.GATE_OUTCOME_EXEMPT: ("-", "dim"),
+    message_pb2.GATE_OUTCOME_DEFERRED: ("⏳", "cyan"),
+    message_pb2.GATE_OUTCOME_FELL_BACK: ("↪", "yellow"),
+    message_pb2.GATE_OUTCOME_DROPPED: ("✗", "bold red"),
+}
+_HASH_DIGITS = 12
+
+
+def print_explanation(console: Console, explanation: reach_pb2.ExplainIntentResponse) -> None:
+    """Prints why a person did or did not get a message: everything that is known, in order."""
+    for line in _lines(explanation):
+        # No wrapping and no markup: what was sent is shown as it was sent.
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(explanation: reach_pb2.ExplainIntentResponse) -> Iterator[Text]:
+    yield from _intent(explanation.intent)
+    for task in explanation.tasks:
+        yield Text()
+        yield from _task(task)
+    yield Text()
+    yield Text("Timeline", "bold")
+    for entry in explanation.timeline:
+        hop = f" (hop {entry.hop})" if entry.HasField("hop") else ""
+        yield Text.assemble(
+            ("  " + words.moment(entry.occurred_at), "dim"), f"  {entry.kind:<10}{words.printable(entry.summary)}{hop}"
+        )
+
+
+def _intent(intent: reach_pb2.Intent) -> Iterator[Text]:
+    spec = intent.spec
+    yield Text.assemble(
+        ("Intent ", "bold"),
+        intent.intent_id,
+        "  ",
+        _state(intent.state, intent.state_reason),
+    )
+    category = words.words(message_pb2.Category.Name(intent.category), "CATEGORY_")
+    yield _fact("wants", f"{spec.scene} ({category}) to {words.recipient(spec.user_id, spec.address)}")
+    yield _fact("asked by", f"{intent.agent} at {words.moment(intent.created_at)}")
+    if spec.template:
+        yield _fact("template", spec.template)
+    if spec.variables_json:
+        yield _fact("variables", spec.variables_json)
+    if spec.intent_key:
+        yield _fact("key", spec.intent_key)
+    if spec.HasField("priority"):
+        yield _fact("priority", str(spec.priority))
+    if spec.channels:
+        yield _fact("wishes", ", ".join(words.channel(each) for each in spec.channels))
+    if spec.HasField("expires_at"):
+        yield _fact("expires", words.moment(spec.expires_at))
+    if intent.traceparent:
+        yield _fact("trace", intent.traceparent)
+
+
+def _task(task: timeline_pb2.Task) -> Iterator[Text]:
+    to = f" to {task.address}" if task.address else ""
+    yield Text.assemble(
+        (f"Task {task.hop}", "bold"),
+        f"  {words.channel(task.channel) or 'no channel'}{words.printable(to)}  ",
+        _state(task.state, task.reason),
+    )
+    yield _fact("task id", task.task_id)
+    if task.HasField("due_at"):
+        yield _fact("due", words.moment(task.due_at))
+    if task.HasField("expires_at"):
+        yield _fact("expires", words.moment(task.expires_at))
+    if task.idempotency_key:
+        yield _fact("sent as", task.idempotency_key)
+    for decision in task.decisions:
+        yield from _decision(decision)
+    if task.body or task.subject:
+        yield Text(f"  Text ({task.template} {task.template_version[:_HASH_DIGITS]})", "bold")
+        if task.subject:
+            yield Text(f"    Subject: {words.printable(task.subject)}")
+        for line in task.body.splitlines():
+            yield Text(f"    │ {words.printable(line)}")
+    if task.attempts:
+        yield Text("  Attempts", "bold")
+        for attempt in task.attempts:
+            yield Text(_attempt(attempt))
+    if task.receipts:
+        yield Text("  Receipts", "bold")
+        for receipt in task.receipts:
+            yield Text(_receipt(receipt))
+
+
+def _decision(decision: message_pb2.Decision) -> Iterator[Text]:
+    what = words.words(message_pb2.Action.Name(decision.action), "ACTION_")
+    if decision.channel:
+        what += f" on {words.channel(decision.channel)}"
+    if decision.HasField("until"):
+        what += f" until {words.moment(decision.until)}"
+    if decision.reason:
+        what += f", because {decision.reason}"
+    yield Text.assemble(
+        ("  Decision ", "bold"),
+        what,
+        (f"  {words.moment(decision.decided_at)}, policy {decision.policy_version[:_HASH_DIGITS]}", "dim"),
+    )
+    if decision.cap_date:
+        yield Text(f"    counts on {decision.cap_date}", "dim")
+    for gate in decision.trace:
+        mark, style = _MARKS.get(gate.outcome, ("?", "bold"))
+        name = words.words(message_pb2.Gate.Name(gate.gate), "GATE_")
+        outcome = words.words(message_pb2.GateOutcome.Name(gate.outcome), "GATE_OUTCOME_")
+        inputs = "  ".join(f"{key}={value}" for key, value in sorted(gate.inputs.items()))
+        yield Text.assemble(
+            (f"    {mark} ", style),
+            f"{name:<14}{outcome:<10}",
+            (gate.reason + "  " if gate.reason else "", style),
+            (words.printable(inputs), "dim"),
+        )
+
+
+def _attempt(attempt: timeline_pb2.Attempt) -> str:
+    result = words.words(timeline_pb2.AttemptResult.Name(attempt.result), "ATTEMPT_RESULT_")
+    message_id = f"  {attempt.provider_message_id}" if attempt.provider_message_id else ""
+    return (
+        f"    {attempt.number}  {words.moment(attempt.started_at)}  {attempt.provider}: {result} {attempt.code}"
+        f" in {attempt.duration_seconds:.3f} s{words.printable(message_id)}"
+    )
+
+
+def _receipt(receipt: timeline_pb2.AppliedReceipt) -> str:
+    kind = words.words(timeline_pb2.ReceiptKind.Name(receipt.kind), "RECEIPT_KIND_")
+    effect = "moved the state" if receipt.changed_state else "kept, changed nothing"
+    return f"    {words.moment(receipt.applied_at)}  {kind} (at {words.moment(receipt.occurred_at)}): {effect}"
+
+
+def _fact(name: str, value: str) -> Text:
+    return Text.assemble((f"  {name:<10}", "dim"), words.printable(value))
+
+
+def _state(number: message_pb2.State.ValueType, reason: str) -> Text:
+    name = words.state(number)
+    return Text.assemble((name, words.STATE_STYLES.get(name, "bold")), f" ({reason})" if reason else "")

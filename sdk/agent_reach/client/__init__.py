@@ -1,0 +1,1 @@
+"""The client. Everything that is meant for use is exported by `agent_reach` itself."""
