@@ -1,0 +1,70 @@
+"""The commands of those who run the services one by one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from agent_reach.local import LocalPostgres
+from services.chassis.migrations import OWNER_ROLE, SERVICES
+from services.commands.operate import ROLES
+from services.local.data import PACKAGED_CONFIG
+from services.main import ROLE_NAMES
+
+_REACH = Path(sys.executable).parent / "reach"
+
+
+def _run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REACH_")}
+    return subprocess.run(
+        [_REACH, *arguments], env={**kept, **environment}, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+def test_every_role_can_be_served() -> None:
+    assert set(ROLES) == set(ROLE_NAMES)
+
+
+def test_migrations_run_twice_and_from_two_processes_at_once(postgres: LocalPostgres, database: str) -> None:
+    owner = postgres.dsn(str(conninfo_to_dict(database)["dbname"]), OWNER_ROLE)
+    command = [str(_REACH), "migrate", "--create-roles", database, "--dsn", owner]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        output, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+        assert output.startswith("Migrated: ")
+    assert _run("migrate", REACH_POSTGRES_OWNER_DSN=owner).returncode == 0
+    with psycopg.connect(database) as connection:
+        schemas = {row[0] for row in connection.execute("SELECT nspname FROM pg_namespace")}
+    assert schemas >= set(SERVICES)
+
+
+def test_a_database_that_is_not_there_is_told_with_what_to_do() -> None:
+    for arguments in (["--dsn", "host=127.0.0.1 port=1"], ["--create-roles", "host=127.0.0.1 port=1", "--dsn", "x=y"]):
+        failed = _run("migrate", *arguments)
+        assert failed.returncode == 1
+        assert failed.stderr.startswith("PostgreSQL: ")
+        assert "What to do: " in failed.stderr
+        assert "Traceback" not in failed.stderr
+
+
+def test_a_role_without_its_settings_says_which_one_is_missing() -> None:
+    failed = _run("serve", "intake", REACH_CONFIG_DIR=str(PACKAGED_CONFIG))
+    assert failed.returncode == 1
+    assert "set REACH_POLICY_TARGET" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_configuration_is_checked_before_it_is_used(tmp_path: Path) -> None:
+    good = _run("policy", "check", PACKAGED_CONFIG)
+    assert good.returncode == 0, good.stderr
+    broken = tmp_path / "policies.yaml"
+    broken.write_text("version: 3\npolicies:\n  default:\n    user_daily_cap: many\n")
+    failed = _run("policy", "check", broken)
+    assert failed.returncode == 1
+    assert f"{broken}:4: " in failed.stderr
