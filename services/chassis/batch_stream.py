@@ -312,7 +312,7 @@ async def until_stopping(requests: AsyncIterator[ItemT], stopping: asyncio.Event
                 return
             yield request
     finally:
-        pending = [task for task in (stop, read) if task is not None and not task.done()]
-        for task in pending:
+        open_tasks = [task for task in (stop, read) if task is not None]
+        for task in open_tasks:
             task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await asyncio.gather(*open_tasks, return_exceptions=True)

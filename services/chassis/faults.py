@@ -55,7 +55,7 @@ def describe_fault(error: Exception) -> ServiceError:
         return error
     if is_database_outage(error):
         return UnavailableError(
-            "PostgreSQL cannot be reached; nothing was stored, try again",
+            "PostgreSQL cannot be reached; try again, repeating the call is safe",
             reason=error_reason_pb2.ERROR_REASON_DATABASE_UNAVAILABLE,
             retry_after_seconds=_DATABASE_RETRY_SECONDS,
         )

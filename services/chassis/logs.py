@@ -31,7 +31,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"(?i)\b(bearer|basic)\s+\S+"), REDACTED),
     (re.compile(r"(?<![A-Za-z0-9])(?:reach_[\w\-]{20,}|(?:whsec|sk|pk)_[\w\-/+=]{8,})"), REDACTED),
-    (re.compile(r"[^\s@<>\"'(),;:\[\]=]+@[^\s@<>\"'(),;:\[\]=]+"), REDACTED),
+    (re.compile(r"[^\s@<>\"(),:;\[\]=]+@[^\s@<>\"'(),:;\[\]=]+"), REDACTED),
     (re.compile(r"\+\d(?:[ ()./-]*\d){5,}"), REDACTED),
 )
 

@@ -43,7 +43,7 @@ class DrainingHealth(health.aio.HealthServicer):  # type: ignore[misc]  # the pa
         super().__init__()
         self._stopping = stopping
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802 - the contract's name
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
         """Streams changes of health until the caller or the server goes."""
         watched = _Watched(context)
         watch = asyncio.ensure_future(super().Watch(request, watched))
@@ -84,7 +84,7 @@ class DrainingReflection(reflection.aio.ReflectionServicer):  # type: ignore[mis
         super().__init__(services)
         self._stopping = stopping
 
-    async def ServerReflectionInfo(  # noqa: N802 - the contract's name
+    async def ServerReflectionInfo(
         self, request_iterator: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Any
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
         """Answers questions about the services until the caller or the server goes."""

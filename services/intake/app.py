@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from agent_reach.durable import Consumer, Engine, EngineSettings, QueueSettings
 from agent_reach.v1 import dispatcher_pb2_grpc, policy_pb2_grpc, reach_pb2_grpc
 from services.catalog.running import running_catalog
+from services.chassis.background import background
 from services.chassis.batch_stream import BatchClient
 from services.chassis.engine_metrics import register_engine
 from services.chassis.runtime import Registration, Runtime
@@ -68,7 +68,7 @@ async def open_intake(settings: IntakeSettings, runtime: Runtime) -> AsyncIterat
         submitter = Submitter(pool, catalog, runtime.clock, engine)
         group_commit = GroupCommit(submitter, queue=settings.submit_queue, batch=settings.submit_batch)
         follower = OutcomeFollower(pool, dispatcher)
-        await stack.enter_async_context(_background(group_commit.run(), follower.run()))
+        await stack.enter_async_context(background(group_commit.run(), follower.run()))
         server = ReachServer(
             api_pool=api_pool,
             submitter=submitter,
@@ -77,13 +77,3 @@ async def open_intake(settings: IntakeSettings, runtime: Runtime) -> AsyncIterat
             stopping=runtime.stopping,
         )
         yield [Registration(reach_pb2_grpc.add_ReachServiceServicer_to_server, server, "agent_reach.v1.ReachService")]
-
-
-@asynccontextmanager
-async def _background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs endless works beside the body; one that fails ends the body with its error."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work) for work in works]
-        yield
-        for task in tasks:
-            task.cancel()

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import grpc
-import psycopg
 import structlog
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc, message_pb2
@@ -41,7 +40,8 @@ class OutcomeFollower:
                 await self._follow(await outcome_cursor(self._pool))
             except grpc.aio.AioRpcError as error:
                 _log.info("outcomes_broken", status=error.code().name)
-            except psycopg.Error as error:
+            except Exception as error:  # noqa: BLE001 - see below
+                # Whatever it is, the states must not stand still for ever because of it.
                 if not is_database_outage(error):
                     _log.exception("outcomes_not_followed")
             await asyncio.sleep(_BREAK_SECONDS)
