@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from services.catalog.wire import channel_from_wire
 from services.chassis.postgres import Pool
 
 from .compose import Composed, compose
-from .model import NewTask, Recipient
+from .model import NewTask
 from .render import RenderError
 from .reservations import Reservations
 from .states import State
@@ -60,8 +60,8 @@ class Acceptor:
         with self._engine.reserve(TASKS, len(ready)) as places:
             owned = ready[: places.granted]
             inserted = await self._insert(tasks, {task.id: places.owner for task in owned})
-            new = {result.task_id for result in inserted if not result.existed}
-            places.adopt([_claim(task, places.owner) for task in owned if task.id in new])
+            new = {result.task_id: result.run_at for result in inserted if not result.existed}
+            places.adopt([_claim(task, places.owner, new[task.id]) for task in owned if task.id in new])
             if len(owned) < len(tasks):
                 self._engine.wake(TASKS)
         dead = [task for task in tasks if task.state is State.FAILED and task.id in new]
@@ -126,43 +126,12 @@ class Acceptor:
             cap_date=date.fromisoformat(decision.cap_date) if decision.cap_date else None,
             deferrals=int(deferred),
             evaluate=deferred,
-            run_at=moment(decision.until if deferred else decision.decided_at),
+            run_at=moment(decision.until) if deferred else None,
             finished=state in {State.SUPPRESSED, State.FAILED},
         )
 
 
-def cancelled_task(request: dispatcher_pb2.CancelRequest, category: str) -> NewTask:
-    """Returns the task that stands for an intent which was cancelled before it had one: nothing can follow it."""
-    return NewTask(
-        id=uuid7(),
-        intent_id=UUID(request.intent_id),
-        hop=0,
-        recipient=Recipient(request.tenant, request.user_id),
-        scene=request.scene,
-        category=category,
-        template=request.template,
-        variables={},
-        wishes=(),
-        priority=0,
-        expires_at=moment(request.expires_at),
-        traceparent="",
-        state=State.SUPPRESSED,
-        reason="cancelled",
-        channel=None,
-        address="",
-        locale="",
-        content=None,
-        idempotency_key="",
-        decision=b"",
-        cap_date=None,
-        deferrals=0,
-        evaluate=False,
-        run_at=moment(request.expires_at),
-        finished=True,
-    )
-
-
-def _claim(task: NewTask, owner: UUID) -> Claim:
+def _claim(task: NewTask, owner: UUID, run_at: datetime) -> Claim:
     """Returns the claim of a task that was inserted as ours."""
     content = task.content
     assert content is not None
@@ -177,4 +146,4 @@ def _claim(task: NewTask, owner: UUID) -> Claim:
         "idempotency_key": task.idempotency_key, "cap_date": task.cap_date, "deferrals": task.deferrals,
         "evaluate": task.evaluate,
     }  # fmt: skip
-    return Claim(task.id, owner, 1, 0, task.run_at, task.priority, row=row)
+    return Claim(task.id, owner, 1, 0, run_at, task.priority, row=row)

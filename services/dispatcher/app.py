@@ -16,6 +16,7 @@ from services.chassis.server import check_targets
 
 from .accept import Acceptor
 from .advance import Advancer
+from .cancel import Canceller
 from .channels.email import EmailAdapter
 from .channels.null import NullAdapter
 from .channels.port import Adapter
@@ -79,9 +80,9 @@ async def open_dispatcher(settings: DispatcherSettings, runtime: Runtime) -> Asy
         await stack.enter_async_context(engine)
         server = DispatcherServer(
             pool=pool,
-            catalog=catalog,
             acceptor=Acceptor(pool, catalog, engine, reservations, settings.max_rendered_bytes),
             advancer=Advancer(pool, runtime.clock),
+            canceller=Canceller(pool, catalog, reservations),
             outcomes=OutcomeReader(pool),
             stopping=runtime.stopping,
         )

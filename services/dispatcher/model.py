@@ -50,7 +50,7 @@ class NewTask:
     Attributes:
         decision: the serialized `Decision` that made it.
         evaluate: whether it is judged again when it is due.
-        run_at: when it is due.
+        run_at: when it is due; None is now, on the database's clock.
         finished: whether it is in its final state already.
     """
 
@@ -77,7 +77,7 @@ class NewTask:
     cap_date: date | None
     deferrals: int
     evaluate: bool
-    run_at: datetime
+    run_at: datetime | None
     finished: bool
 
 
@@ -116,7 +116,7 @@ class TaskChange:
         deferrals: added to the task's deferrals.
         uncounted: the attempt that was started never began; take it off again.
         fallback: the channel that hop 1 tries, when this one failed for good.
-        told: whether agents learn of it; a wait for something of ours is no news.
+        told: whether agents learn of it; a wait for something of ours is no news, unless they were told SENDING.
     """
 
     state: State

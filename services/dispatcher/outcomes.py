@@ -16,6 +16,7 @@ from services.chassis.postgres import Connection, Pool
 CHECKPOINT_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _PAGE = 500
+_LAST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,6 +29,11 @@ class Cursor:
     epoch: int
     xid: int
     seq: int
+
+    @classmethod
+    def below(cls, epoch: int, horizon: int) -> Self:
+        """Returns the last place below a transaction number."""
+        return cls(epoch, max(0, horizon - 1), _LAST)
 
     def __str__(self) -> str:
         return f"{self.epoch}.{self.xid}.{self.seq}"
@@ -65,11 +71,7 @@ class OutcomeReader:
         async with self._pool.connection() as connection:
             epoch = await _epoch(connection)
             if from_now:
-                row = await (
-                    await connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
-                ).fetchone()
-                horizon = row[0] if row else 0
-                return Cursor(epoch, max(0, horizon - 1), 2**63 - 1)
+                return Cursor.below(epoch, await _horizon(connection))
         if not cursor:
             return Cursor(epoch, 0, 0)
         parsed = Cursor.parse(cursor)
@@ -84,7 +86,8 @@ class OutcomeReader:
     ) -> tuple[list[dict[str, Any]], Cursor]:
         """Returns up to `limit` outcomes after a cursor, and the cursor after them.
 
-        Only what lies below the oldest running transaction is read: nothing can commit before it any more.
+        Only what lies below the oldest running transaction is read: nothing can commit before it any more. So the
+        cursor moves up to there also past the outcomes that the filters leave out.
         """
         filters = ""
         if tenant:
@@ -92,26 +95,29 @@ class OutcomeReader:
         if intent_ids:
             filters += " AND intent_id = ANY(%(intents)s)"
         async with self._pool.connection() as connection:
+            # Asked ahead of the rows: what ran then may have ended since, but nothing can have begun below it.
+            horizon = await _horizon(connection)
             rows = connection.cursor(row_factory=dict_row)
             await rows.execute(
                 f"""
                 SELECT xid::text::bigint AS xid_number, * FROM dispatcher.outcomes
                 WHERE (xid, seq) > (%(xid)s::text::xid8, %(seq)s)
-                    AND xid < pg_snapshot_xmin(pg_current_snapshot()) {filters}
+                    AND xid < %(horizon)s::text::xid8 {filters}
                 ORDER BY xid, seq LIMIT %(limit)s
                 """,  # noqa: S608 - the filters are the two above
                 {
                     "xid": str(cursor.xid),
                     "seq": cursor.seq,
+                    "horizon": str(horizon),
                     "tenant": tenant,
                     "intents": list(intent_ids),
                     "limit": limit,
                 },
             )
             outcomes = await rows.fetchall()
-        if outcomes:
-            cursor = Cursor(cursor.epoch, outcomes[-1]["xid_number"], outcomes[-1]["seq"])
-        return outcomes, cursor
+        if len(outcomes) == limit:
+            return outcomes, Cursor(cursor.epoch, outcomes[-1]["xid_number"], outcomes[-1]["seq"])
+        return outcomes, max(cursor, Cursor.below(cursor.epoch, horizon))
 
     async def follow(
         self, cursor: Cursor, tenant: str, intent_ids: Sequence[UUID], stopping: asyncio.Event
@@ -134,6 +140,12 @@ async def _wait(stopping: asyncio.Event, seconds: float) -> None:
             await stopping.wait()
     except TimeoutError:
         return
+
+
+async def _horizon(connection: Connection) -> int:
+    """Returns the number of the oldest transaction that is still running."""
+    row = await (await connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")).fetchone()
+    return int(row[0]) if row else 0
 
 
 async def _epoch(connection: Connection) -> int:

@@ -17,6 +17,9 @@ from .model import NewTask
 
 _log = structlog.get_logger(__name__)
 
+# Messages wait for the answer.
+_ASK_SECONDS = 5.0
+
 SettleClient = BatchClient[policy_pb2.SettleRequest, policy_pb2.SettleResponse]
 
 
@@ -72,4 +75,4 @@ class Reservations:
             if row["channel"]
         ]
         if items:
-            await self._client.call(policy_pb2.SettleRequest(items=items))
+            await self._client.call(policy_pb2.SettleRequest(items=items), deadline_seconds=_ASK_SECONDS)

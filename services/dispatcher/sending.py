@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -42,8 +42,14 @@ from .wire import evaluate_item, moment
 
 # How long a task waits for something of ours that is away; no attempt is spent by it.
 _AWAY_SECONDS = 2.0
+# Longest wait for an answer of the policy: the tasks it is asked about are in our hands so long.
+_ASK_SECONDS = 5.0
 # Longest wait for tokens with the tasks in hand; after that they go back, so that other replicas can take them.
 _MAX_TOKEN_WAIT_SECONDS = 10.0
+# Shortest pause between two questions for tokens: what they grant is sent as a batch, not one by one.
+_TOKEN_PAUSE_SECONDS = 0.05
+
+_INTERRUPTED = SendOutcome(SendResult.UNKNOWN, "interrupted")
 
 EvaluateClient = BatchClient[policy_pb2.EvaluateRequest, policy_pb2.EvaluateResponse]
 CheckClient = BatchClient[policy_pb2.CheckSuppressedRequest, policy_pb2.CheckSuppressedResponse]
@@ -91,6 +97,7 @@ class Sender:
         self._reservations = reservations
         self._tokens = tokens
         self._metrics = metrics
+        self._policy_away = False
         self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     async def __call__(self, batch: Batch) -> None:
@@ -108,14 +115,17 @@ class Sender:
         now = self._clock.now()
         wanted: list[Claim] = []
         expired: list[Claim] = []
+        unknown: list[Claim] = []
         for claim in batch.claims:
             if State(claim.row["state"]) in BEYOND_SENDING:
                 batch.settle(claim, Done())
             elif claim.row["expires_at"] <= now:
-                expired.append(claim)
+                # What a dead owner was sending may have left: that it expired would be a lie.
+                (unknown if claim.suspect else expired).append(claim)
             else:
                 wanted.append(claim)
         await self._withhold(batch, expired, State.EXPIRED, ["expired"] * len(expired))
+        await self._give_up(batch, unknown, "unknown")
         return wanted
 
     # -- judged anew -------------------------------------------------------------------------------------------------
@@ -126,7 +136,7 @@ class Sender:
             return []
         request = policy_pb2.EvaluateRequest(items=[evaluate_item(claim.row, claim.run_at) for claim in claims])
         try:
-            decisions = (await self._evaluate.call(request)).decisions
+            decisions = (await self._evaluate.call(request, deadline_seconds=_ASK_SECONDS)).decisions
         except ServiceError as error:
             self._put_off(batch, claims, error)
             return []
@@ -206,7 +216,7 @@ class Sender:
                         for claim in waiting:
                             batch.settle(claim, Later(after_seconds=grant.wait_seconds, counted=False))
                         return
-                    await asyncio.sleep(grant.wait_seconds)
+                    await asyncio.sleep(max(grant.wait_seconds, _TOKEN_PAUSE_SECONDS))
 
     async def _without_unknown(self, batch: Batch, adapter: Adapter, claims: Sequence[Claim]) -> list[Claim]:
         """Ends those whose former owner died while sending, where a second send might be one too many."""
@@ -220,28 +230,42 @@ class Sender:
         return certain
 
     async def _send_granted(self, batch: Batch, adapter: Adapter, claims: Sequence[Claim]) -> None:
+        if self._policy_away and not await self._policy_is_back(batch, claims):
+            return
         # The engine knows the rows as they were claimed; a new decision may have changed them since.
         rows = {claim.id: claim.row for claim in claims}
         started = [replace(claim, row=rows[claim.id]) for claim in await batch.start(claims)]
         if not started:
             return
-        request = policy_pb2.CheckSuppressedRequest(items=[_check_item(claim) for claim in started])
         try:
-            response = await self._check.call(request)
+            response = await self._check.call(_check_request(started), deadline_seconds=_ASK_SECONDS)
             silent = [(c, reason) for c, reason in zip(started, response.reasons, strict=True) if reason]
             leaving = [c for c, reason in zip(started, response.reasons, strict=True) if not reason]
             await self._reservations.confirm([claim.row for claim in leaving])
         except ServiceError as error:
-            self._put_off(batch, started, error)
+            self._policy_away = True
+            self._put_off(batch, started, error, told=True)
             return
         async with asyncio.TaskGroup() as group:
-            for claim in leaving:
-                group.create_task(self._send(batch, adapter, claim))
+            sends = [group.create_task(self._send(batch, adapter, claim)) for claim in leaving]
             await self._withhold(
                 batch, [claim for claim, _ in silent], State.SUPPRESSED, [reason for _, reason in silent]
             )
+        never_left = [send.result() for send in sends]
+        await self._reservations.release([claim.row for claim in never_left if claim is not None])
 
-    async def _send(self, batch: Batch, adapter: Adapter, claim: Claim) -> None:
+    async def _policy_is_back(self, batch: Batch, claims: Sequence[Claim]) -> bool:
+        """Asks once before anything is started: agents need not be told SENDING, over and over, by an outage."""
+        try:
+            await self._check.call(_check_request(claims), deadline_seconds=_ASK_SECONDS)
+        except ServiceError as error:
+            self._put_off(batch, claims, error)
+            return False
+        self._policy_away = False
+        return True
+
+    async def _send(self, batch: Batch, adapter: Adapter, claim: Claim) -> Claim | None:
+        """Makes one attempt; returns the claim if its message certainly never left and never will."""
         row = claim.row
         message = Message(row["idempotency_key"], row["address"], row["subject"], row["body"], row["html"])
         started_at, start = self._clock.now(), time.perf_counter()
@@ -249,22 +273,26 @@ class Sender:
         with continued_span("reach.send", row["traceparent"], attributes) as span:
             try:
                 outcome = await adapter.send(message)
+            except asyncio.CancelledError:
+                # Cut off at the end of a drain: nobody knows, and the row must say so to whoever gets it next.
+                self._conclude(batch, adapter, claim, _attempt(adapter, started_at, start, _INTERRUPTED))
+                raise
             except Exception as error:  # noqa: BLE001 - an adapter's defect must not take its batch mates along
                 _log.error("adapter_failed", provider=adapter.name, task_id=str(claim.id), exc_info=error)
                 outcome = SendOutcome(SendResult.UNKNOWN, "adapter_failed")
             span.set_attribute("reach.result", outcome.result)
-        attempt = AttemptRecord(adapter.name, started_at, time.perf_counter() - start, outcome)
+        attempt = _attempt(adapter, started_at, start, outcome)
         self._metrics.attempted(row["channel"], outcome.result, attempt.duration_seconds)
-        await self._conclude(batch, adapter, claim, attempt)
+        return self._conclude(batch, adapter, claim, attempt)
 
-    async def _conclude(self, batch: Batch, adapter: Adapter, claim: Claim, attempt: AttemptRecord) -> None:
-        """Settles one attempt: sent, tried again, or failed for good."""
+    def _conclude(self, batch: Batch, adapter: Adapter, claim: Claim, attempt: AttemptRecord) -> Claim | None:
+        """Settles one attempt: sent, tried again, or failed for good, when it returns what never left."""
         outcome = attempt.outcome
         # A lost answer of a provider that does not deduplicate would become a second message.
         urgent = not adapter.deduplicates
         if outcome.result is SendResult.ACCEPTED:
             batch.settle(claim, Done(), TaskChange(State.SENT, "", attempt), urgent=urgent)
-            return
+            return None
         retry = self._catalog.current.scene(claim.row["scene"]).policy.retry
         again = outcome.result is SendResult.TRANSPORT_ERROR or (
             outcome.result is SendResult.UNKNOWN and (adapter.deduplicates or self._sends_again(claim))
@@ -276,17 +304,13 @@ class Sender:
             wait = max(wait, outcome.retry_after_seconds or 0.0)
             change = TaskChange(State.SCHEDULED, outcome.code, attempt)
             batch.settle(claim, Later(after_seconds=wait), change, urgent=urgent)
-            return
-        unknown = outcome.result is SendResult.UNKNOWN
-        change = TaskChange(
-            State.FAILED,
-            "unknown" if unknown and not again else outcome.code,
-            attempt,
-            fallback=None if unknown else self._fallback(claim),
-        )
+            return None
+        if outcome.result is SendResult.UNKNOWN:
+            batch.settle(claim, Done(), TaskChange(State.FAILED, "unknown", attempt), urgent=urgent)
+            return None
+        change = TaskChange(State.FAILED, outcome.code, attempt, fallback=self._fallback(claim))
         batch.settle(claim, Done(), change, urgent=urgent)
-        if not unknown:
-            await self._reservations.release([claim.row])
+        return claim
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
@@ -305,14 +329,14 @@ class Sender:
         for claim in claims:
             change = TaskChange(State.FAILED, reason, fallback=None if unknown else self._fallback(claim))
             batch.settle(claim, Done(), change)
-        if not unknown:
+        if claims and not unknown:
             await self._reservations.release([claim.row for claim in claims])
 
-    def _put_off(self, batch: Batch, claims: Sequence[Claim], error: Exception) -> None:
+    def _put_off(self, batch: Batch, claims: Sequence[Claim], error: Exception, *, told: bool = False) -> None:
         """Lets tasks wait for something of ours that is away; it costs them no attempt."""
         _log.warning("sending_waits", count=len(claims), error=f"{type(error).__name__}: {error}")
         for claim in claims:
-            change = TaskChange(State(claim.row["state"]), "waiting", told=False)
+            change = TaskChange(State(claim.row["state"]), "waiting", told=told)
             batch.settle(claim, Later(after_seconds=_AWAY_SECONDS, counted=False), change)
 
     def _fallback(self, claim: Claim) -> Channel | None:
@@ -321,6 +345,14 @@ class Sender:
 
     def _sends_again(self, claim: Claim) -> bool:
         return self._catalog.current.scene(claim.row["scene"]).unknown_send is UnknownSend.AGAIN
+
+
+def _attempt(adapter: Adapter, started_at: datetime, start: float, outcome: SendOutcome) -> AttemptRecord:
+    return AttemptRecord(adapter.name, started_at, time.perf_counter() - start, outcome)
+
+
+def _check_request(claims: Sequence[Claim]) -> policy_pb2.CheckSuppressedRequest:
+    return policy_pb2.CheckSuppressedRequest(items=[_check_item(claim) for claim in claims])
 
 
 def _check_item(claim: Claim) -> policy_pb2.CheckSuppressedItem:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
 import grpc
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc
-from services.catalog.holder import CatalogHolder
 from services.catalog.rules import Channel
 from services.catalog.wire import channel_from_wire, channel_to_wire
 from services.chassis.batch_stream import serve_batches
 from services.chassis.deadline import remaining_seconds
 from services.chassis.errors import InvalidFieldsError, UnavailableError, Violation
 from services.chassis.postgres import Pool
-from services.chassis.validation import check_storable
 
 from . import store
-from .accept import Acceptor, cancelled_task
+from .accept import Acceptor
 from .advance import Advancer
+from .cancel import Canceller
 from .model import Recipient
 from .outcomes import OutcomeReader
 from .states import State
+from .validation import check_accepted, check_receipts
 from .wire import (
     attempt_to_wire,
     moment,
@@ -51,16 +51,16 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
         self,
         *,
         pool: Pool,
-        catalog: CatalogHolder,
         acceptor: Acceptor,
         advancer: Advancer,
+        canceller: Canceller,
         outcomes: OutcomeReader,
         stopping: asyncio.Event,
     ) -> None:
         self._pool = pool
-        self._catalog = catalog
         self._acceptor = acceptor
         self._advancer = advancer
+        self._canceller = canceller
         self._outcomes = outcomes
         self._stopping = stopping
 
@@ -75,11 +75,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
     async def Cancel(self, request: dispatcher_pb2.CancelRequest, context: Context) -> dispatcher_pb2.CancelResponse:
         """Cancels what has not left."""
         intent_id = _uuid("intent_id", request.intent_id)
-        task = cancelled_task(request, self._catalog.current.scene(request.scene).category)
-        async with self._pool.connection() as connection, connection.transaction():
-            await store.insert_tasks(connection, [task])
-            tasks = await store.cancel_tasks(connection, intent_id)
-        state = tasks[-1][1]
+        state = await self._canceller.cancel(intent_id, request)
         return dispatcher_pb2.CancelResponse(cancelled=state is State.SUPPRESSED, state=state_to_wire(state))
 
     async def GetTimeline(
@@ -135,9 +131,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
         """Waits until nothing is being handed over to these recipients."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + max(0.0, remaining_seconds(_AWAIT_SECONDS) - _AWAIT_MARGIN_SECONDS)
-        addresses = [
-            (channel, item.value) for item in request.addresses if (channel := channel_from_wire(item.channel))
-        ]
+        addresses = [(channel_from_wire(item.channel), item.value) for item in request.addresses]
         async with self._pool.connection() as connection:
             open_tasks = await store.sending_to(connection, request.tenant, request.user_ids, addresses)
         # Only those of this moment: whatever starts later sees the suppression.
@@ -149,6 +143,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
 
     async def _accept(self, request: dispatcher_pb2.AcceptRequest) -> dispatcher_pb2.AcceptResponse:
         _check_batch(len(request.items))
+        _refuse(check_accepted(request.items))
         inserted = await self._acceptor.accept(request.items)
         return dispatcher_pb2.AcceptResponse(
             results=[dispatcher_pb2.AcceptResult(task_id=str(item.task_id), existed=item.existed) for item in inserted]
@@ -156,23 +151,18 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
 
     async def _advance(self, request: dispatcher_pb2.AdvanceRequest) -> dispatcher_pb2.AdvanceResponse:
         _check_batch(len(request.items))
-        violations = [
-            violation
-            for index, item in enumerate(request.items)
-            for violation in (
-                *check_storable(f"items[{index}].code", item.code),
-                *check_storable(f"items[{index}].provider_message_id", item.provider_message_id),
-                *check_storable(f"items[{index}].idempotency_key", item.idempotency_key),
-            )
-        ]
-        if violations:
-            raise InvalidFieldsError(violations)
+        _refuse(check_receipts(request.items))
         return dispatcher_pb2.AdvanceResponse(results=await self._advancer.advance(request.items))
 
 
 def _check_batch(size: int) -> None:
     if not 1 <= size <= _MAX_BATCH:
         raise InvalidFieldsError([Violation("items", f"has {size} entries; 1 to {_MAX_BATCH} are allowed")])
+
+
+def _refuse(violations: Sequence[Violation]) -> None:
+    if violations:
+        raise InvalidFieldsError(violations)
 
 
 def _uuid(field: str, text: str) -> UUID:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr
@@ -19,6 +20,10 @@ class DispatcherSettings(ChassisSettings):
     smtp_password: SecretStr = Field(SecretStr(""), description="Password at the mail server.")
     smtp_tls: Literal["none", "starttls", "tls"] = Field(
         "starttls", description="Encryption of the connection to the mail server; none for a server on this machine."
+    )
+    smtp_ca_file: Path | None = Field(
+        None,
+        description="PEM file of the authorities that may vouch for the mail server; without it, those of this system.",
     )
     smtp_connections: int = Field(8, ge=1, le=200, description="Connections kept to the mail server, at most.")
     mail_from: str = Field("Agent-Reach <no-reply@localhost>", description="Sender of e-mails.")

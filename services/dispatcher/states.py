@@ -91,8 +91,3 @@ def receive(state: State, reason: str, kind: ReceiptKind, code: str = "") -> Tra
         return Transition(state, reason, changed=False, announced=False)
     failed = target is State.FAILED
     return Transition(target, f"{kind.value}:{code}" if failed and code else kind.value if failed else "", True, True)  # noqa: FBT003
-
-
-def own_result(current: State, wanted: State) -> State:
-    """Returns the state after a step of the owner's own: what a receipt reached meanwhile stands."""
-    return current if current in BEYOND_SENDING else wanted

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from psycopg.rows import class_row, dict_row
+from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from services.catalog.rules import Channel
@@ -16,9 +16,6 @@ from services.chassis.postgres import Connection
 
 from .model import Judgement, NewTask, Recipient
 from .states import BEYOND_SENDING, WITHDRAWABLE, ReceiptKind, State, Transition
-
-# Rows that may count on a user's caps: on their way or there. A deferred one is judged afresh and does not count yet.
-_COUNTED_STATES = [State.PENDING, State.SENDING, State.SENT, State.DELIVERED]
 
 _NEW_TASK_COLUMNS = (
     "id", "intent_id", "hop", "tenant", "user_id", "bare_channel", "bare_address", "scene", "category", "template",
@@ -30,9 +27,10 @@ _NEW_TASK_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """The task that stands for an intent and a hop, and whether it was there before."""
+    """The task that stands for an intent and a hop, when it is due, and whether it was there before."""
 
     task_id: UUID
+    run_at: datetime
     existed: bool
 
 
@@ -59,7 +57,7 @@ async def insert_tasks(
             SELECT id, intent_id, hop, tenant, user_id, bare_channel, bare_address, scene, category, template, variables,
                 ARRAY(SELECT jsonb_array_elements_text(wishes)), priority, expires_at, traceparent, state, reason,
                 channel, address, locale, subject, body, html, template_version, fingerprint, idempotency_key,
-                ARRAY[decision], cap_date, deferrals, evaluate, run_at,
+                ARRAY[decision], cap_date, deferrals, evaluate, coalesce(run_at, clock_timestamp()),
                 CASE WHEN finished THEN clock_timestamp() END, owner, (owner IS NOT NULL)::integer
             FROM unnest(
                 %s::uuid[], %s::uuid[], %s::smallint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
@@ -80,26 +78,26 @@ async def insert_tasks(
                 (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
             SELECT tenant, intent_id, id, hop, user_id, scene, state, reason, channel, 0 FROM new
         )
-        SELECT id FROM new
+        SELECT id, run_at FROM new
         """,  # noqa: S608 - the names are this module's own
         [list(column) for column in zip(*values, strict=True)],
     )
-    new = {row[0] for row in await cursor.fetchall()}
-    standing: dict[tuple[UUID, int], UUID] = {}
+    new: dict[UUID, datetime] = dict(await cursor.fetchall())
+    standing: dict[tuple[UUID, int], tuple[UUID, datetime]] = {}
     if len(new) < len(tasks):
         # A statement of its own: only it sees what a concurrent transaction inserted first.
         await cursor.execute(
             """
-            SELECT t.intent_id, t.hop, t.id FROM dispatcher.tasks AS t
+            SELECT t.intent_id, t.hop, t.id, t.run_at FROM dispatcher.tasks AS t
             JOIN unnest(%s::uuid[], %s::smallint[]) AS wanted(intent_id, hop) USING (intent_id, hop)
             """,
             ([task.intent_id for task in tasks], [task.hop for task in tasks]),
         )
-        standing = {(row[0], row[1]): row[2] for row in await cursor.fetchall()}
+        standing = {(row[0], row[1]): (row[2], row[3]) for row in await cursor.fetchall()}
     return [
-        Inserted(task.id, existed=False)
+        Inserted(task.id, new[task.id], existed=False)
         if task.id in new
-        else Inserted(standing[task.intent_id, task.hop], existed=True)
+        else Inserted(*standing[task.intent_id, task.hop], existed=True)
         for task in tasks
     ]
 
@@ -141,7 +139,6 @@ class ReceiptTarget:
     """The task that a receipt speaks of, locked for the transaction."""
 
     id: UUID
-    idempotency_key: str
     state: State
     reason: str
 
@@ -172,12 +169,11 @@ async def lock_receipt_targets(
     )
     by_message = {(row[0], row[1]): row[2] for row in await cursor.fetchall()}
     ids = sorted({*by_key.values(), *by_message.values()})
-    targets = connection.cursor(row_factory=class_row(ReceiptTarget))
-    await targets.execute(
-        "SELECT id, idempotency_key, state, reason FROM dispatcher.tasks WHERE id = ANY(%s) ORDER BY id FOR UPDATE",
-        (ids,),
+    await cursor.execute(
+        "SELECT id, state, reason FROM dispatcher.tasks WHERE id = ANY(%s) ORDER BY id FOR UPDATE", (ids,)
     )
-    return by_key, by_message, {target.id: target for target in await targets.fetchall()}
+    targets = {row[0]: ReceiptTarget(row[0], State(row[1]), row[2]) for row in await cursor.fetchall()}
+    return by_key, by_message, targets
 
 
 async def known_receipts(connection: Connection, receipt_ids: Sequence[UUID]) -> set[UUID]:
@@ -203,8 +199,8 @@ class ReceiptApplied:
 async def write_receipts(connection: Connection, applied: Sequence[ReceiptApplied]) -> None:
     """Keeps receipts, moves the tasks' states, and tells it, in the order of the receipts.
 
-    A task that is not being handed over at this moment is taken from whoever holds it and finished: it must not be
-    sent after the provider told of it.
+    A task that is not being handed over at this moment (`started_at`) is taken from whoever holds it and finished: it
+    must not be sent after the provider told of it. One that is stays with its owner, whose attempt is still to come.
     """
     cursor = connection.cursor()
     await cursor.execute(
@@ -230,8 +226,8 @@ async def write_receipts(connection: Connection, applied: Sequence[ReceiptApplie
             """
             UPDATE dispatcher.tasks AS t
             SET state = n.state, reason = n.reason, state_at = clock_timestamp(),
-                owner = CASE WHEN t.state = 'SENDING' THEN t.owner END,
-                finished_at = CASE WHEN t.state = 'SENDING' THEN t.finished_at
+                owner = CASE WHEN t.started_at IS NOT NULL THEN t.owner END,
+                finished_at = CASE WHEN t.started_at IS NOT NULL THEN t.finished_at
                     ELSE coalesce(t.finished_at, clock_timestamp()) END
             FROM unnest(%s::uuid[], %s::text[], %s::text[]) AS n(id, state, reason)
             WHERE t.id = n.id
@@ -257,13 +253,13 @@ async def write_receipts(connection: Connection, applied: Sequence[ReceiptApplie
         )
 
 
-async def cancel_tasks(connection: Connection, intent_id: UUID) -> list[tuple[UUID, State]]:
+async def cancel_tasks(connection: Connection, intent_id: UUID) -> tuple[State, list[dict[str, Any]]]:
     """Withdraws an intent's tasks that have not left; whoever holds one loses it.
 
     Returns:
-        Every task of the intent with its state afterwards, by hop.
+        The state of the intent's last hop afterwards, and the tasks that were withdrawn.
     """
-    cursor = connection.cursor()
+    cursor = connection.cursor(row_factory=dict_row)
     await cursor.execute(
         """
         WITH withdrawn AS (
@@ -272,21 +268,31 @@ async def cancel_tasks(connection: Connection, intent_id: UUID) -> list[tuple[UU
                 finished_at = clock_timestamp()
             WHERE intent_id = %(intent)s AND state = ANY(%(withdrawable)s) AND finished_at IS NULL
             RETURNING *
+        ), told AS (
+            INSERT INTO dispatcher.outcomes
+                (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
+            SELECT tenant, intent_id, id, hop, user_id, scene, state, reason, channel, attempts FROM withdrawn
         )
-        INSERT INTO dispatcher.outcomes
-            (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
-        SELECT tenant, intent_id, id, hop, user_id, scene, state, reason, channel, attempts FROM withdrawn
+        SELECT intent_id, hop, tenant, user_id, channel, cap_date FROM withdrawn
         """,
         {"intent": intent_id, "withdrawable": list(WITHDRAWABLE)},
     )
-    await cursor.execute("SELECT id, state FROM dispatcher.tasks WHERE intent_id = %s ORDER BY hop", (intent_id,))
-    return [(row[0], State(row[1])) for row in await cursor.fetchall()]
+    withdrawn = await cursor.fetchall()
+    await cursor.execute(
+        "SELECT state FROM dispatcher.tasks WHERE intent_id = %s ORDER BY hop DESC LIMIT 1", (intent_id,)
+    )
+    row = await cursor.fetchone()
+    assert row is not None, "the caller has made sure of one"
+    return State(row["state"]), withdrawn
 
 
 async def sending_to(
-    connection: Connection, tenant: str, user_ids: Sequence[str], addresses: Sequence[tuple[Channel, str]]
+    connection: Connection, tenant: str, user_ids: Sequence[str], addresses: Sequence[tuple[Channel | None, str]]
 ) -> set[UUID]:
-    """Returns the tasks that are being handed over to these users or addresses, those of dead owners too."""
+    """Returns the tasks that are being handed over to these users or addresses, those of dead owners too.
+
+    An address without a channel is meant on every channel.
+    """
     cursor = await connection.execute(
         """
         SELECT id FROM dispatcher.tasks
@@ -315,16 +321,27 @@ async def still_sending(connection: Connection, task_ids: Sequence[UUID]) -> set
 
 
 async def recent_sends(connection: Connection, users: Sequence[Recipient], since: datetime) -> list[dict[str, Any]]:
-    """Returns what counts on the caps of these users: tenant, user_id, intent_id, hop, channel, cap_date, sent_at."""
+    """Returns what counts on the caps of these users: what may have left, or is on its way.
+
+    A deferred task is judged afresh and does not count yet; a failed one counts if it may have left all the same.
+
+    Returns:
+        Rows of tenant, user_id, intent_id, hop, channel, cap_date, sent_at.
+    """
     cursor = connection.cursor(row_factory=dict_row)
     await cursor.execute(
         """
         SELECT t.tenant, t.user_id, t.intent_id, t.hop, t.channel, t.cap_date, t.created_at AS sent_at
         FROM dispatcher.tasks AS t
         JOIN unnest(%s::text[], %s::text[]) AS u(tenant, user_id) USING (tenant, user_id)
-        WHERE t.state = ANY(%s) AND t.state_at >= %s AND t.cap_date IS NOT NULL AND NOT t.evaluate
+        WHERE t.state_at >= %s AND t.cap_date IS NOT NULL AND NOT t.evaluate AND (
+            t.state IN ('PENDING', 'SCHEDULED', 'SENDING', 'SENT', 'DELIVERED')
+            OR t.state = 'FAILED' AND (t.reason = 'unknown' OR EXISTS (
+                SELECT FROM dispatcher.attempts AS a WHERE a.task_id = t.id AND a.result IN ('accepted', 'unknown')
+            ))
+        )
         """,
-        ([user.tenant for user in users], [user.user_id for user in users], _COUNTED_STATES, since),
+        ([user.tenant for user in users], [user.user_id for user in users], since),
     )
     return await cursor.fetchall()
 

@@ -158,6 +158,8 @@ async def _write_fallbacks(connection: AsyncConnection[Any], fallbacks: Sequence
             FROM unnest(%s::uuid[], %s::uuid[], %s::jsonb[]) AS n(id, new_id, wishes)
             JOIN dispatcher.tasks AS t ON t.id = n.id
             WHERE t.hop = 0 AND t.state = 'FAILED'
+                -- An earlier attempt that nobody knows of may have reached the person already.
+                AND NOT EXISTS (SELECT FROM dispatcher.attempts AS a WHERE a.task_id = t.id AND a.result = 'unknown')
             ON CONFLICT (intent_id, hop) DO NOTHING
             RETURNING *
         )

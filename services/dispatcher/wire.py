@@ -63,6 +63,7 @@ def evaluate_item(row: Mapping[str, Any], run_at: datetime) -> policy_pb2.Evalua
         tenant=row["tenant"],
         user_id=row["user_id"],
         scene=row["scene"],
+        template=row["template"],
         channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
         expires_at=timestamp(row["expires_at"]),
         deferrals=row["deferrals"],

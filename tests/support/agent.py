@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_reach.v1 import (
@@ -44,6 +44,17 @@ class Agent:
         profiles = [profile_pb2.Profile(user_id=user, addresses=[address], time_zone="UTC") for user in user_ids]
         await self.profiles.UpsertProfiles(
             profile_pb2.UpsertProfilesRequest(profiles=profiles), metadata=self.metadata
+        )
+
+    async def has_addresses(self, user_id: str, addresses: Mapping[message_pb2.Channel.ValueType, str]) -> None:
+        """Gives a user an address on each of some channels."""
+        profile = profile_pb2.Profile(
+            user_id=user_id,
+            addresses=[message_pb2.Address(channel=channel, value=value) for channel, value in addresses.items()],
+            time_zone="UTC",
+        )
+        await self.profiles.UpsertProfiles(
+            profile_pb2.UpsertProfilesRequest(profiles=[profile]), metadata=self.metadata
         )
 
     async def submit(self, spec: reach_pb2.IntentSpec) -> reach_pb2.SubmitResponse:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default as default_policy
-from pathlib import Path
 from typing import Any
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-_CERTIFICATES = Path(__file__).parent / "certificates"
-AUTHORITY_FILE = _CERTIFICATES / "authority.pem"
+from tests.support.certificates import server_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class Mail:
     @property
     def message(self) -> EmailMessage:
         """The mail, parsed."""
-        message = message_from_bytes(self.content, policy=default_policy)  # type: ignore[arg-type]
+        message = message_from_bytes(self.content, policy=default_policy)
         assert isinstance(message, EmailMessage)
         return message
 
@@ -81,18 +78,18 @@ class MailServer:
     # -- what aiosmtpd calls ----------------------------------------------------------------------------------------
 
     async def handle_MAIL(  # noqa: N802 - the names are aiosmtpd's
-        self, server: SMTP, session: Session, envelope: Envelope, address: str, mail_options: list[str]
+        self, server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
     ) -> str:
         envelope.mail_from = address
         return self._answer(server, self.on_mail(address))
 
     async def handle_RCPT(  # noqa: N802
-        self, server: SMTP, session: Session, envelope: Envelope, address: str, rcpt_options: list[str]
+        self, server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
     ) -> str:
         envelope.rcpt_tos.append(address)
         return self._answer(server, self.on_rcpt(address))
 
-    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
+    async def handle_DATA(self, server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
         content = envelope.content
         assert isinstance(content, bytes)
         mail = Mail(envelope.mail_from or "", tuple(envelope.rcpt_tos), content)
@@ -104,11 +101,11 @@ class MailServer:
         """Lets in who knows the password "right"."""
         assert isinstance(data, LoginPassword)
         self.logins.append(data.login.decode())
-        return AuthResult(success=data.password == b"right")
+        return AuthResult(success=data.password == b"right", handled=False)
 
     def _answer(self, server: SMTP, answer: str) -> str:
         if not answer:
-            assert server.transport is not None
+            assert isinstance(server.transport, asyncio.WriteTransport)
             server.transport.abort()
         return answer or "451 gone"
 
@@ -121,17 +118,14 @@ async def mail_server(
 
     Args:
         tls: "none", "starttls" or "tls"; with the certificate of `AUTHORITY_FILE`.
-        auth: nobody gets in without the password "right".
+        auth: nobody gets in without the password "right"; goes with "starttls".
         smtputf8: whether addresses beyond ASCII are taken.
         port: 0 takes a free one.
     """
     mailbox = MailServer()
     mailbox.open.set()
     loop = asyncio.get_running_loop()
-    context = None
-    if tls != "none":
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(_CERTIFICATES / "server.pem")
+    context = None if tls == "none" else server_context()
 
     def connection() -> SMTP:
         mailbox.connections += 1
@@ -144,7 +138,6 @@ async def mail_server(
             require_starttls=tls == "starttls",
             authenticator=mailbox.authenticate if auth else None,
             auth_required=auth,
-            auth_require_tls=False,
         )
         mailbox._live.append(server)
         return server

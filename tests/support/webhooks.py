@@ -10,6 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.certificates import server_context
+
 
 @dataclass(frozen=True, slots=True)
 class Post:
@@ -25,13 +27,13 @@ class Receiver:
     """What was received, and what is answered.
 
     Attributes:
-        answer: gives the HTTP status by the path and how often it was posted to before.
+        answer: gives the HTTP status, or the whole response, by the path and how often it was posted to before.
         open: while it is not set, answers are held back.
     """
 
     url: str = ""
     posts: list[Post] = field(default_factory=list)
-    answer: Callable[[str, int], int] = lambda _path, _before: 200
+    answer: Callable[[str, int], int | web.Response] = lambda _path, _before: 200
     open: asyncio.Event = field(default_factory=asyncio.Event)
 
     def at(self, path: str) -> list[Post]:
@@ -44,22 +46,24 @@ class Receiver:
             Post(request.path, {name.lower(): value for name, value in request.headers.items()}, await request.read())
         )
         await self.open.wait()
-        return web.Response(status=self.answer(request.path, before))
+        answer = self.answer(request.path, before)
+        return web.Response(status=answer) if isinstance(answer, int) else answer
 
 
 @asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
-    """Runs a receiver on a free port of this machine."""
+async def receiving(*, tls: bool = False) -> AsyncIterator[Receiver]:
+    """Runs a receiver on a free port of this machine; with TLS it shows a certificate that nobody vouches for."""
     receiver = Receiver()
     receiver.open.set()
     application = web.Application()
     application.router.add_post("/{path:.*}", receiver._receive)
     runner = web.AppRunner(application)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    context = server_context() if tls else None
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
     server: Any = site._server
-    receiver.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    receiver.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield receiver
     finally:

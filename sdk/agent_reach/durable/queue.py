@@ -282,7 +282,7 @@ class TableQueue:
                     ELSE coalesce(s.run_at, clock_timestamp() + make_interval(secs => s.after_seconds)) END,
                 finished_at = CASE WHEN s.done THEN clock_timestamp() END,
                 attempts = t.attempts - (s.given_back AND t.started_at IS NOT NULL)::integer,
-                suspect = t.suspect AND t.started_at IS NULL AND NOT s.done,
+                suspect = t.suspect AND NOT s.done AND (t.started_at IS NULL OR s.given_back),
                 started_at = NULL
             FROM unnest(
                 %(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[], %(done)s::boolean[],

@@ -11,6 +11,10 @@ from aiohttp.resolver import DefaultResolver
 
 Network = IPv4Network | IPv6Network
 
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+# NAT64 (RFC 6052), and "IPv4-translated" (RFC 2765). IPv4-compatible ::/96 is not public anyway.
+_IPV4_IN_LAST_BITS = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"))
+
 
 class ForbiddenNetworkError(OSError):
     """The name leads into a network that webhooks may not reach."""
@@ -18,11 +22,27 @@ class ForbiddenNetworkError(OSError):
 
 def is_allowed(address: IPv4Address | IPv6Address, allowed: Sequence[Network]) -> bool:
     """Says whether a webhook may go to an address: a public one, or one in an allowed network."""
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    target = mapped or address
-    if any(target in network for network in allowed if network.version == target.version):
+    if isinstance(address, IPv6Address) and (inner := _embedded(address)) is not None:
+        address = inner
+    if any(address in network for network in allowed if network.version == address.version):
         return True
-    return target.is_global and not target.is_multicast
+    if address.is_multicast or not address.is_global:
+        return False
+    # Beside 2000::/3 nothing of IPv6 is public, whatever the tables of this Python say.
+    return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
+
+
+def _embedded(address: IPv6Address) -> IPv4Address | None:
+    """Returns the IPv4 address to which a translator or a tunnel would carry an IPv6 address."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    if any(address in prefix for prefix in _IPV4_IN_LAST_BITS):
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return None
 
 
 def is_allowed_literal(host: str, allowed: Sequence[Network]) -> bool:

@@ -42,7 +42,10 @@ class WebhookAdapter:
 
     async def send(self, message: Message) -> SendOutcome:
         """Posts one message."""
-        url = URL(message.address)
+        try:
+            url = URL(message.address)
+        except ValueError:
+            return SendOutcome(SendResult.REJECTED, "invalid_url")
         if not is_allowed_literal(url.host or "", self._allowed):
             return SendOutcome(SendResult.REJECTED, "forbidden_network")
         try:
@@ -58,7 +61,7 @@ class WebhookAdapter:
             return SendOutcome(SendResult.TRANSPORT_ERROR, "connect_failed")
         except aiohttp.ConnectionTimeoutError:
             return SendOutcome(SendResult.TRANSPORT_ERROR, "connect_timeout")
-        except aiohttp.InvalidURL:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
             return SendOutcome(SendResult.REJECTED, "invalid_url")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             _log.debug("webhook_unanswered", error=type(error).__name__)
