@@ -30,7 +30,7 @@ class _LanguageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Language.Val
     LANGUAGE_PYTHON: _Language.ValueType  # 1
     """Python 3, as a script."""
     LANGUAGE_SHELL: _Language.ValueType  # 2
-    """POSIX shell, as `/bin/sh -c`."""
+    """POSIX shell, as a script of `/bin/sh`."""
 
 class Language(_Language, metaclass=_LanguageEnumTypeWrapper):
     """Names the languages."""
@@ -40,7 +40,7 @@ LANGUAGE_UNSPECIFIED: Language.ValueType  # 0
 LANGUAGE_PYTHON: Language.ValueType  # 1
 """Python 3, as a script."""
 LANGUAGE_SHELL: Language.ValueType  # 2
-"""POSIX shell, as `/bin/sh -c`."""
+"""POSIX shell, as a script of `/bin/sh`."""
 Global___Language: _TypeAlias = Language  # noqa: Y015
 
 class _ExecuteEnd:
