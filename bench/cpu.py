@@ -73,7 +73,7 @@ def _tree(process: psutil.Process) -> float:
 
 
 async def _sample(stack: LocalStack, folder: Path) -> dict[str, tuple[asyncio.subprocess.Process, Path]]:
-    folder.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     samplers = {}
     for name, role in stack.roles.items():
         path = folder / f"{name}.txt"
@@ -111,6 +111,6 @@ def _print_hottest(name: str, path: Path) -> None:
             below[frame] += int(count)
     total = sum(own.values()) or 1
     table = Table("own", "with callees", "function", title=f"{name}: {total} samples")
-    for frame, count in own.most_common(_SHOWN):
-        table.add_row(f"{count / total:.1%}", f"{below[frame] / total:.1%}", frame)
+    for frame, seen in own.most_common(_SHOWN):
+        table.add_row(f"{seen / total:.1%}", f"{below[frame] / total:.1%}", frame)
     Console().print(table)

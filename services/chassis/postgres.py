@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -40,7 +42,7 @@ async def open_pool(part: str, dsn: str, size: int) -> AsyncIterator[Pool]:
         timeout=_ACQUIRE_TIMEOUT_SECONDS,
         open=False,
         # A connection that an outage broke is found here and replaced, not handed to a caller.
-        check=AsyncConnectionPool.check_connection,
+        check=_check_alive,
         # Named prepared statements are session state, which a pooler in transaction mode does not keep.
         kwargs={"prepare_threshold": None, "autocommit": True, "connect_timeout": 5},
         reconnect_timeout=5.0,
@@ -56,6 +58,18 @@ async def open_pool(part: str, dsn: str, size: int) -> AsyncIterator[Pool]:
         yield pool
     finally:
         await pool.close()
+
+
+async def _check_alive(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Sees whether the server has hung up. A question would cost more than most statements; a server says goodbye.
+
+    Raises:
+        psycopg.OperationalError: there is something to read on an idle connection: its end.
+    """
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    if poll.poll(0):
+        raise psycopg.OperationalError("the server closed the connection")
 
 
 @asynccontextmanager

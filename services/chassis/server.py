@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +105,7 @@ async def serving(
     keys = KeyRing.load(settings.api_keys_file, settings.service_key.get_secret_value())
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(runtime.close)
-        admin_port = stack.enter_context(_admin(settings.admin_address, runtime))
+        admin_port = await stack.enter_async_context(_admin(settings.admin_address, runtime))
         registrations = await stack.enter_async_context(open_service(settings, runtime))
         server = grpc.aio.server(
             interceptors=[
@@ -128,6 +128,7 @@ async def serving(
             yield Endpoints(grpc_port, admin_port)
         finally:
             await health_servicer.enter_graceful_shutdown()
+            await asyncio.sleep(settings.drain_delay_seconds)
             runtime.stopping.set()
             await server.stop(settings.drain_seconds)
             _log.info("stopped")
@@ -190,8 +191,8 @@ def _server_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     ]
 
 
-@contextlib.contextmanager
-def _admin(address: str, runtime: Runtime) -> Iterator[int]:
+@asynccontextmanager
+async def _admin(address: str, runtime: Runtime) -> AsyncIterator[int]:
     host, _, port = address.rpartition(":")
     prometheus_client.ProcessCollector(registry=runtime.metrics)
     prometheus_client.PlatformCollector(registry=runtime.metrics)
@@ -204,7 +205,8 @@ def _admin(address: str, runtime: Runtime) -> Iterator[int]:
     try:
         yield server.server_port
     finally:
-        server.shutdown()
+        # It looks for its end twice a second; the event loop has better things to do than to wait for that.
+        await asyncio.to_thread(server.shutdown)
         server.server_close()
         thread.join()
 

@@ -50,6 +50,9 @@ class ChassisSettings(BaseSettings):
     max_deadline_seconds: float = Field(
         60.0, gt=0, description="Longest time that a unary call may take, whatever deadline the caller sets."
     )
+    drain_delay_seconds: float = Field(
+        0.0, ge=0, description="Time after SIGTERM in which calls are still taken, while load balancers learn of it."
+    )
     drain_seconds: float = Field(20.0, ge=0, description="Time for running calls to end after SIGTERM.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["auto", "json", "console"] = Field(

@@ -11,6 +11,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 
 _TRACEPARENT = "traceparent"
 _CARRIED = ("traceparent", "tracestate")
@@ -29,9 +30,13 @@ _tracer = trace.get_tracer("agent_reach")
 
 
 def configure_tracing(service: str, deployment: str, otlp_endpoint: str) -> TracerProvider:
-    """Installs the process's tracer provider; spans are exported only where a collector is named."""
+    """Installs the process's tracer provider.
+
+    Without a collector no span is recorded, which costs little, and every trace keeps its id all the same.
+    """
     resource = Resource.create({"service.name": f"agent-reach-{service}", "deployment.environment.name": deployment})
-    provider = TracerProvider(resource=resource)
+    sampler = ParentBased(ALWAYS_ON) if otlp_endpoint else ALWAYS_OFF
+    provider = TracerProvider(resource=resource, sampler=sampler)
     if otlp_endpoint:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=otlp_endpoint)))
     trace.set_tracer_provider(provider)

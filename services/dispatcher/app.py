@@ -30,6 +30,9 @@ from .settings import DispatcherSettings
 from .task_queue import TaskQueue
 from .tokens import TokenBuckets
 
+# Tasks judged, checked and written together. Each of them leaves, and is settled, by itself.
+_BATCH = 200
+
 
 @asynccontextmanager
 async def open_dispatcher(settings: DispatcherSettings, runtime: Runtime) -> AsyncIterator[list[Registration]]:
@@ -108,5 +111,6 @@ def _queue_settings(settings: DispatcherSettings) -> QueueSettings:
     return QueueSettings(
         slots=settings.sending_slots,
         concurrency=settings.sending_concurrency,
+        batch_size=_BATCH,
         scan_interval_seconds=settings.scan_interval_seconds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,20 +10,53 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.rows import dict_row
-from psycopg.types.json import Jsonb
 
 from services.catalog.rules import Channel
 from services.chassis.postgres import Connection
+from services.chassis.recordset import Recordset
 
 from .model import Judgement, NewTask, Recipient
 from .states import BEYOND_SENDING, WITHDRAWABLE, ReceiptKind, State, Transition
 
-_NEW_TASK_COLUMNS = (
-    "id", "intent_id", "hop", "tenant", "user_id", "bare_channel", "bare_address", "scene", "category", "template",
-    "variables", "wishes", "priority", "expires_at", "traceparent", "state", "reason", "channel", "address", "locale",
-    "subject", "body", "html", "template_version", "fingerprint", "idempotency_key", "decisions", "cap_date",
-    "deferrals", "evaluate", "run_at", "finished_at", "owner", "claim_no",
-)  # fmt: skip
+_NEW = Recordset(
+    {
+        "id": "uuid",
+        "intent_id": "uuid",
+        "hop": "smallint",
+        "tenant": "text",
+        "user_id": "text",
+        "bare_channel": "text",
+        "bare_address": "text",
+        "scene": "text",
+        "category": "text",
+        "template": "text",
+        "wishes": "text[]",
+        "priority": "smallint",
+        "expires_at": "timestamptz",
+        "traceparent": "text",
+        "state": "text",
+        "reason": "text",
+        "channel": "text",
+        "address": "text",
+        "locale": "text",
+        "subject": "text",
+        "body": "text",
+        "html": "text",
+        "template_version": "text",
+        "fingerprint": "bytea",
+        "idempotency_key": "text",
+        "decisions": "bytea[]",
+        "cap_date": "date",
+        "deferrals": "smallint",
+        "evaluate": "boolean",
+        "owner": "uuid",
+        # These become columns of the table by a calculation.
+        "variables_json": "text",
+        "due_at": "timestamptz",
+        "finished": "boolean",
+    }
+)
+_NEW_COLUMNS = ", ".join(_NEW.names[:-3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +82,16 @@ async def insert_tasks(
     """
     owned = owners or {}
     ordered = sorted(tasks, key=lambda task: (task.intent_id, task.hop))
-    values = [(*_row(task), owned.get(task.id)) for task in ordered]
     cursor = connection.cursor()
     await cursor.execute(
         f"""
         WITH new AS (
-            INSERT INTO dispatcher.tasks ({", ".join(_NEW_TASK_COLUMNS)})
-            SELECT id, intent_id, hop, tenant, user_id, bare_channel, bare_address, scene, category, template, variables,
-                ARRAY(SELECT jsonb_array_elements_text(wishes)), priority, expires_at, traceparent, state, reason,
-                channel, address, locale, subject, body, html, template_version, fingerprint, idempotency_key,
-                ARRAY[decision], cap_date, deferrals, evaluate, coalesce(run_at, clock_timestamp()),
-                CASE WHEN finished THEN clock_timestamp() END, owner, (owner IS NOT NULL)::integer
-            FROM unnest(
-                %s::uuid[], %s::uuid[], %s::smallint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
-                %s::text[], %s::text[], %s::jsonb[], %s::jsonb[], %s::smallint[], %s::timestamptz[], %s::text[],
-                %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
-                %s::text[], %s::bytea[], %s::text[], %s::bytea[], %s::date[], %s::smallint[], %s::boolean[],
-                %s::timestamptz[], %s::boolean[], %s::uuid[]
-            ) AS new(
-                id, intent_id, hop, tenant, user_id, bare_channel, bare_address, scene, category, template, variables,
-                wishes, priority, expires_at, traceparent, state, reason, channel, address, locale, subject, body, html,
-                template_version, fingerprint, idempotency_key, decision, cap_date, deferrals, evaluate, run_at,
-                finished, owner
-            )
+            INSERT INTO dispatcher.tasks ({_NEW_COLUMNS}, variables, run_at, finished_at, claim_no)
+            SELECT {_NEW_COLUMNS}, variables_json::jsonb, coalesce(due_at, clock_timestamp()), CASE WHEN finished THEN clock_timestamp() END,
+                (owner IS NOT NULL)::integer
+            FROM {_NEW.source("rows")}
             ON CONFLICT (intent_id, hop) DO NOTHING
-            RETURNING *
+            RETURNING id, run_at, tenant, intent_id, hop, user_id, scene, state, reason, channel
         ), told AS (
             INSERT INTO dispatcher.outcomes
                 (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
@@ -80,7 +99,7 @@ async def insert_tasks(
         )
         SELECT id, run_at FROM new
         """,  # noqa: S608 - the names are this module's own
-        [list(column) for column in zip(*values, strict=True)],
+        {"rows": _NEW.encode(_row(task, owned.get(task.id)) for task in ordered)},
     )
     new: dict[UUID, datetime] = dict(await cursor.fetchall())
     standing: dict[tuple[UUID, int], tuple[UUID, datetime]] = {}
@@ -382,14 +401,14 @@ def beyond_sending(column: str) -> str:
     return f"{column} IN ({names})"
 
 
-def _row(task: NewTask) -> tuple[object, ...]:
+def _row(task: NewTask, owner: UUID | None) -> tuple[object, ...]:
     content = task.content
     return (
         task.id, task.intent_id, task.hop, task.recipient.tenant, task.recipient.user_id, task.recipient.bare_channel,
-        task.recipient.bare_address, task.scene, task.category, task.template, Jsonb(dict(task.variables)),
-        Jsonb(list(task.wishes)), task.priority, task.expires_at, task.traceparent, task.state, task.reason,
-        task.channel, task.address, task.locale, content.subject if content else "", content.body if content else "",
+        task.recipient.bare_address, task.scene, task.category, task.template, task.wishes,
+        task.priority, task.expires_at, task.traceparent, task.state, task.reason, task.channel, task.address,
+        task.locale, content.subject if content else "", content.body if content else "",
         content.html if content else "", content.template_version if content else "",
-        content.fingerprint if content else None, task.idempotency_key, task.decision, task.cap_date, task.deferrals,
-        task.evaluate, task.run_at, task.finished,
+        content.fingerprint if content else None, task.idempotency_key, [task.decision], task.cap_date,
+        task.deferrals, task.evaluate, owner, json.dumps(task.variables), task.run_at, task.finished,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from psycopg import AsyncConnection
 from psycopg.types.json import Jsonb
 from uuid6 import uuid7
 
-from agent_reach.durable import Claim, Settlement, TableQueue
+from agent_reach.durable import Claim, Later, Settlement, TableQueue
 from services.catalog.rules import Channel
 
 from .model import AttemptRecord, TaskChange
@@ -26,20 +26,42 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+_MOVED_ON = beyond_sending("t.state")
+
+
 class TaskQueue(TableQueue):
-    """Tasks that wait or are in work. A settlement's result is a `TaskChange`, or None to leave the task as it is."""
+    """Tasks that wait or are in work. A settlement's result is a `TaskChange`, or None to leave the task as it is.
+
+    A state that a receipt has reached meanwhile stands.
+    """
 
     def __init__(self) -> None:
         super().__init__(
             TASKS,
             _COLUMNS,
             start_assignments=(
-                f"state = CASE WHEN {beyond_sending('t.state')} THEN t.state ELSE 'SENDING' END,"
-                " state_at = clock_timestamp()"
+                f"state = CASE WHEN {_MOVED_ON} THEN t.state ELSE 'SENDING' END, state_at = clock_timestamp()"
             ),
             # What died, or was handed back, while it was being sent waits again.
             release_assignments="state = CASE WHEN t.state = 'SENDING' THEN 'PENDING' ELSE t.state END",
+            verdict_columns={"state": "text", "reason": "text", "decision": "bytea", "deferrals": "smallint"},
+            # The transaction's own time marks the rows whose state moved, for `apply`.
+            verdict_assignments=f"""
+                state = CASE WHEN s.state IS NULL OR {_MOVED_ON} THEN t.state ELSE s.state END,
+                reason = CASE WHEN s.state IS NULL OR {_MOVED_ON} THEN t.reason ELSE s.reason END,
+                state_at = CASE WHEN s.state IS NULL OR {_MOVED_ON} THEN t.state_at ELSE now() END,
+                decisions = CASE WHEN s.decision IS NULL THEN t.decisions ELSE t.decisions || s.decision END,
+                deferrals = t.deferrals + s.deferrals,
+                evaluate = t.evaluate OR s.deferrals > 0
+            """,
         )
+
+    def verdict(self, settlement: Settlement) -> tuple[str | None, str, bytes | None, int]:
+        """Returns state, reason, decision and deferrals of a change; no state where there is none."""
+        change = settlement.result
+        if not isinstance(change, TaskChange):
+            return None, "", None, 0
+        return change.state, change.reason, change.decision, change.deferrals
 
     async def start(self, connection: AsyncConnection[Any], claims: Sequence[Claim]) -> dict[UUID, int]:
         """Notes that the tasks are being sent, and tells it."""
@@ -56,11 +78,19 @@ class TaskQueue(TableQueue):
         return started
 
     async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
-        """Writes states, attempts, outcomes and fallbacks; a state that a receipt reached meanwhile stands."""
+        """Writes outcomes, attempts and fallbacks of what was settled."""
         changes = [(item.claim.id, item.result) for item in settled if isinstance(item.result, TaskChange)]
-        if not changes:
-            return
-        await _write_states(connection, changes)
+        uncounted = [task_id for task_id, change in changes if change.uncounted]
+        if uncounted:
+            await connection.execute(
+                "UPDATE dispatcher.tasks SET attempts = attempts - 1 WHERE id = ANY(%s)", (uncounted,)
+            )
+        told = [task_id for task_id, change in changes if change.told]
+        if told:
+            await _tell_moved(connection, told)
+        waiting = [item.claim.id for item in settled if isinstance(item.action, Later)]
+        if waiting:
+            await _finish_moved_on(connection, waiting)
         attempts = [
             (item.claim.id, item.claim.attempts, item.result.attempt)
             for item in settled
@@ -77,42 +107,26 @@ class TaskQueue(TableQueue):
             await _write_fallbacks(connection, fallbacks)
 
 
-async def _write_states(connection: AsyncConnection[Any], changes: Sequence[tuple[UUID, TaskChange]]) -> None:
-    # The engine has set the durable columns; a task that the provider moved on meanwhile is finished all the same.
+async def _tell_moved(connection: AsyncConnection[Any], task_ids: Sequence[UUID]) -> None:
     await connection.execute(
-        f"""
-        WITH moved AS (
-            UPDATE dispatcher.tasks AS t
-            SET state = CASE WHEN {beyond_sending("t.state")} THEN t.state ELSE n.state END,
-                reason = CASE WHEN {beyond_sending("t.state")} THEN t.reason ELSE n.reason END,
-                state_at = clock_timestamp(),
-                finished_at = CASE WHEN {beyond_sending("t.state")}
-                    THEN coalesce(t.finished_at, clock_timestamp()) ELSE t.finished_at END,
-                decisions = t.decisions || CASE WHEN n.decision IS NULL THEN '{{}}' ELSE ARRAY[n.decision] END,
-                deferrals = t.deferrals + n.deferrals,
-                evaluate = t.evaluate OR n.deferrals > 0,
-                attempts = t.attempts - n.uncounted::integer
-            FROM unnest(
-                %s::uuid[], %s::text[], %s::text[], %s::bytea[], %s::smallint[], %s::boolean[], %s::boolean[]
-            ) AS n(id, state, reason, decision, deferrals, uncounted, told)
-            JOIN dispatcher.tasks AS before USING (id)
-            WHERE t.id = n.id
-            RETURNING t.*, before.state AS former, n.told
-        )
+        """
         INSERT INTO dispatcher.outcomes
             (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
         SELECT tenant, intent_id, id, hop, user_id, scene, state, reason, channel, attempts
-        FROM moved WHERE told AND NOT {beyond_sending("former")}
+        FROM dispatcher.tasks WHERE id = ANY(%s) AND state_at = now()
+        """,
+        (task_ids,),
+    )
+
+
+async def _finish_moved_on(connection: AsyncConnection[Any], task_ids: Sequence[UUID]) -> None:
+    """Finishes tasks that would be tried again although the provider has told of them meanwhile."""
+    await connection.execute(
+        f"""
+        UPDATE dispatcher.tasks AS t SET finished_at = clock_timestamp()
+        WHERE t.id = ANY(%s) AND t.finished_at IS NULL AND {_MOVED_ON}
         """,  # noqa: S608 - the states are the table's own
-        (
-            [task_id for task_id, _ in changes],
-            [change.state for _, change in changes],
-            [change.reason for _, change in changes],
-            [change.decision for _, change in changes],
-            [change.deferrals for _, change in changes],
-            [change.uncounted for _, change in changes],
-            [change.told for _, change in changes],
-        ),
+        (task_ids,),
     )
 
 

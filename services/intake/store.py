@@ -9,12 +9,36 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.rows import dict_row
-from psycopg.types.json import Jsonb
 
 from services.chassis.postgres import Connection, Pool
+from services.chassis.recordset import Recordset
 
 from .draft import Draft
 
+_NEW = Recordset(
+    {
+        "id": "uuid",
+        "tenant": "text",
+        "agent": "text",
+        "user_id": "text",
+        "bare_channel": "text",
+        "bare_address": "text",
+        "scene": "text",
+        "category": "text",
+        "template": "text",
+        "template_version": "text",
+        "variables_json": "text",
+        "wishes": "text[]",
+        "priority": "smallint",
+        "expires_at": "timestamptz",
+        "intent_key": "text",
+        "key_hash": "bytea",
+        "content_hash": "bytea",
+        "created_at": "timestamptz",
+        "traceparent": "text",
+        "owner": "uuid",
+    }
+)
 _SHOWN = (
     "id, tenant, agent, user_id, bare_channel, bare_address, scene, category, template, variables_json, wishes,"
     " priority, expires_at, intent_key, created_at, traceparent, state, state_reason, state_at"
@@ -40,39 +64,25 @@ async def insert_intents(pool: Pool, drafts: Sequence[Draft], owners: Mapping[UU
     Returns:
         When each that was inserted is due, by id.
     """
-    ordered = sorted(drafts, key=lambda draft: (draft.tenant, draft.key_hash))
-    values = [
+    rows = (
         (
             draft.id, draft.tenant, draft.agent, draft.user_id, draft.bare_channel, draft.bare_address, draft.scene,
-            draft.category, draft.template, draft.template_version, draft.variables_json, Jsonb(list(draft.wishes)),
-            draft.priority, draft.expires_at, draft.intent_key, draft.key_hash, draft.content_hash, draft.created_at,
+            draft.category, draft.template, draft.template_version, draft.variables_json, draft.wishes, draft.priority,
+            draft.expires_at, draft.intent_key, draft.key_hash, draft.content_hash, draft.created_at,
             draft.traceparent, owners.get(draft.id),
         )
-        for draft in ordered
-    ]  # fmt: skip
+        for draft in sorted(drafts, key=lambda draft: (draft.tenant, draft.key_hash))
+    )  # fmt: skip
+    columns = ", ".join(_NEW.names)
     async with pool.connection() as connection:
         cursor = await connection.execute(
-            """
-            INSERT INTO intake.intents
-                (id, tenant, agent, user_id, bare_channel, bare_address, scene, category, template, template_version,
-                 variables_json, wishes, priority, expires_at, intent_key, key_hash, content_hash, created_at,
-                 state_at, traceparent, owner, claim_no)
-            SELECT id, tenant, agent, user_id, bare_channel, bare_address, scene, category, template, template_version,
-                variables_json, ARRAY(SELECT jsonb_array_elements_text(wishes)), priority, expires_at, intent_key,
-                key_hash, content_hash, created_at, created_at, traceparent, owner, (owner IS NOT NULL)::integer
-            FROM unnest(
-                %s::uuid[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
-                %s::text[], %s::text[], %s::text[], %s::jsonb[], %s::smallint[], %s::timestamptz[], %s::text[],
-                %s::bytea[], %s::bytea[], %s::timestamptz[], %s::text[], %s::uuid[]
-            ) AS new(
-                id, tenant, agent, user_id, bare_channel, bare_address, scene, category, template, template_version,
-                variables_json, wishes, priority, expires_at, intent_key, key_hash, content_hash, created_at,
-                traceparent, owner
-            )
+            f"""
+            INSERT INTO intake.intents ({columns}, state_at, claim_no)
+            SELECT {columns}, created_at, (owner IS NOT NULL)::integer FROM {_NEW.source("new")}
             ON CONFLICT (tenant, key_hash) DO NOTHING
             RETURNING id, run_at
-            """,
-            [list(column) for column in zip(*values, strict=True)],
+            """,  # noqa: S608 - the names are this module's own
+            {"new": _NEW.encode(rows)},
         )
         return dict(await cursor.fetchall())
 

@@ -66,7 +66,7 @@ def draft_of(
         raise InvalidFieldsError(violations)
     head = _template(spec, scene, catalog, variables, path)
     user_id = spec.user_id or _pseudonym(*bare)
-    canonical = json.dumps(variables, sort_keys=True, separators=(",", ":"))
+    canonical = _ENCODER.encode(variables)
     content = content_hash(
         user_id=user_id,
         address=bare[1],
@@ -134,7 +134,7 @@ def _variables(spec: reach_pb2.IntentSpec, path: str, violations: list[Violation
         violations.append(Violation(field, f"is larger than {MAX_VARIABLES_BYTES} bytes"))
         return {}
     try:
-        variables = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        variables = _DECODER.decode(text)
     except (ValueError, RecursionError):
         violations.append(Violation(field, "is no valid JSON (NaN and infinite numbers are none)"))
         return {}
@@ -246,3 +246,8 @@ def _finite(text: str) -> float:
     if number in {float("inf"), float("-inf")}:
         raise ValueError("the number is too large")
     return number
+
+
+# Made once: to make one costs more than to read a small text with it.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

@@ -47,8 +47,11 @@ class TableQueue:
             columns are named ``t.…``.
         release_assignments: SQL for the SET clause when a row goes back without a verdict, because its owner died
             or handed it back: ``"state = CASE WHEN t.state = 'SENDING' THEN 'PENDING' ELSE t.state END"``.
+        verdict_columns: what :meth:`verdict` gives for each settlement, by name with the SQL type.
+        verdict_assignments: SQL for the SET clause when a row is settled by a verdict; it names these as ``s.…``, and
+            comes after the durable columns, none of which it may set.
         condition: SQL that a row must meet to be claimed by this process, such as ``"t.code = ANY(%(codes)s)"``.
-        parameters: the values of the placeholders in the three texts above.
+        parameters: the values of the placeholders in the texts above.
 
     Raises:
         ValueError: a name is not a plain lower-case SQL name.
@@ -62,6 +65,8 @@ class TableQueue:
         counts_attempts: bool = True,
         start_assignments: str = "",
         release_assignments: str = "",
+        verdict_columns: Mapping[str, str] | None = None,
+        verdict_assignments: str = "",
         condition: str = "",
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
@@ -73,6 +78,8 @@ class TableQueue:
         self.parameters = dict(parameters or {})
         self._start_extra = f", {start_assignments}" if start_assignments else ""
         self._release_extra = f", {release_assignments}" if release_assignments else ""
+        self._verdict_columns = {check_name(name): kind for name, kind in (verdict_columns or {}).items()}
+        self._verdict_extra = f", {verdict_assignments}" if verdict_assignments else ""
         self._condition = f"AND ({condition})" if condition else ""
 
     @property
@@ -81,6 +88,10 @@ class TableQueue:
         return self.table
 
     # -- for the domain to override -------------------------------------------------------------------------------
+
+    def verdict(self, settlement: Settlement) -> Sequence[object]:  # noqa: ARG002 - for those who override it
+        """Returns the values of ``verdict_columns`` for one settlement, in their order."""
+        return ()
 
     async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
         """Writes the domain's part of settlements that passed the fence, before they commit.
@@ -273,6 +284,10 @@ class TableQueue:
     async def _write_verdicts(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
         actions = [settlement.action for settlement in settlements]
         laters = [action if isinstance(action, Later) else None for action in actions]
+        own = zip(*(self.verdict(settlement) for settlement in settlements), strict=True)
+        extra = {f"own_{name}": list(values) for name, values in zip(self._verdict_columns, own, strict=True)}
+        names = "".join(f", {name}" for name in self._verdict_columns)
+        arrays = "".join(f", %(own_{name})s::{kind}[]" for name, kind in self._verdict_columns.items())
         cursor = connection.cursor(row_factory=tuple_row)
         await cursor.execute(
             f"""
@@ -284,14 +299,17 @@ class TableQueue:
                 attempts = t.attempts - (s.given_back AND t.started_at IS NOT NULL)::integer,
                 suspect = t.suspect AND NOT s.done AND (t.started_at IS NULL OR s.given_back),
                 started_at = NULL
+                {self._verdict_extra}
             FROM unnest(
                 %(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[], %(done)s::boolean[],
-                %(run_at)s::timestamptz[], %(after_seconds)s::float8[], %(given_back)s::boolean[]
-            ) AS s(id, owner, claim_no, done, run_at, after_seconds, given_back)
+                %(run_at)s::timestamptz[], %(after_seconds)s::float8[], %(given_back)s::boolean[]{arrays}
+            ) AS s(id, owner, claim_no, done, run_at, after_seconds, given_back{names})
             WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
             RETURNING t.id
             """,
             {
+                **self.parameters,
+                **extra,
                 **_fence([settlement.claim for settlement in settlements]),
                 "done": [isinstance(action, Done) for action in actions],
                 "run_at": [later and later.run_at for later in laters],

@@ -318,3 +318,13 @@ async def test_an_intents_own_template_decides_which_channels_can_serve_it(suite
         await eventually(task_made)
         (task,) = (await agent.explained(intent_id)).tasks
         assert task.channel == message_pb2.CHANNEL_WEBHOOK
+
+
+async def test_an_integer_of_any_size_reaches_the_person_as_it_is(suite: Suite) -> None:
+    async with receiving() as receiver, running_suite(suite):
+        agent = Agent(suite)
+        await agent.has_users(["u1"], f"{receiver.url}/hook")
+        spec = alert_spec("u1")
+        spec.variables_json = json.dumps({"title": "Ledger", "detail": 10**30 + 1})
+        assert (await agent.ended((await agent.submit(spec)).intent_id)).state == message_pb2.STATE_SENT
+        assert json.loads(receiver.posts[0].body)["detail"] == 10**30 + 1
