@@ -69,6 +69,8 @@ async def _check_alive(connection: psycopg.AsyncConnection[Any]) -> None:
     poll = select.poll()
     poll.register(connection.pgconn.socket, select.POLLIN)
     if poll.poll(0):
+        # Closed, or the pool would take it back as an idle one and offer it again and again.
+        await connection.close()
         raise psycopg.OperationalError("the server closed the connection")
 
 

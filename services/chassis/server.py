@@ -23,7 +23,7 @@ from .logs import configure_logs
 from .runtime import OpenService, Registration, Runtime, SettingsT
 from .settings import ChassisSettings
 from .startup import StartupError
-from .telemetry import configure_tracing
+from .telemetry import configure_tracing, otlp_processor
 
 _log = structlog.get_logger(__name__)
 
@@ -142,7 +142,7 @@ async def serve_until_signal(
 ) -> None:
     """Runs a service until SIGTERM or SIGINT, with logs and traces set up."""
     configure_logs(role, settings.log_level, settings.log_format)
-    provider = configure_tracing(role, settings.deployment, settings.otlp_endpoint)
+    provider = configure_tracing(role, settings.deployment, otlp_processor(settings.otlp_endpoint))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

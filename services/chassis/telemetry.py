@@ -9,7 +9,7 @@ import grpc
 from opentelemetry import propagate, trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 
@@ -29,16 +29,21 @@ _SERVER_FAULTS = frozenset(
 _tracer = trace.get_tracer("agent_reach")
 
 
-def configure_tracing(service: str, deployment: str, otlp_endpoint: str) -> TracerProvider:
+def otlp_processor(endpoint: str) -> SpanProcessor | None:
+    """Returns what exports spans to a collector; None where none is named."""
+    return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)) if endpoint else None
+
+
+def configure_tracing(service: str, deployment: str, processor: SpanProcessor | None) -> TracerProvider:
     """Installs the process's tracer provider.
 
-    Without a collector no span is recorded, which costs little, and every trace keeps its id all the same.
+    Without a processor no span is recorded, which costs little, and every trace keeps its id all the same.
     """
     resource = Resource.create({"service.name": f"agent-reach-{service}", "deployment.environment.name": deployment})
-    sampler = ParentBased(ALWAYS_ON) if otlp_endpoint else ALWAYS_OFF
+    sampler = ALWAYS_OFF if processor is None else ParentBased(ALWAYS_ON)
     provider = TracerProvider(resource=resource, sampler=sampler)
-    if otlp_endpoint:
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=otlp_endpoint)))
+    if processor is not None:
+        provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
     return provider
 

@@ -27,7 +27,7 @@ from .reservations import Reservations, SettleClient
 from .sending import CheckClient, EvaluateClient, Sender
 from .server import DispatcherServer
 from .settings import DispatcherSettings
-from .task_queue import TaskQueue
+from .task_queue import TASKS, TaskQueue
 from .tokens import TokenBuckets
 
 # Tasks judged, checked and written together. Each of them leaves, and is settled, by itself.
@@ -67,6 +67,7 @@ async def open_dispatcher(settings: DispatcherSettings, runtime: Runtime) -> Asy
             reservations=reservations,
             tokens=TokenBuckets(redis, settings.deployment),
             metrics=SendingMetrics(runtime.metrics),
+            wake=lambda: engine.wake(TASKS),
         )
         engine = Engine(
             pool,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
@@ -71,6 +71,7 @@ class Sender:
         reservations: confirmed and given back.
         tokens: rates of the channels.
         metrics: counts what becomes of attempts.
+        wake: has the engine look for tasks that were just inserted.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Sender:
         reservations: Reservations,
         tokens: TokenBuckets,
         metrics: SendingMetrics,
+        wake: Callable[[], None],
     ) -> None:
         self._pool = pool
         self._catalog = catalog
@@ -97,6 +99,7 @@ class Sender:
         self._reservations = reservations
         self._tokens = tokens
         self._metrics = metrics
+        self._wake = wake
         self._policy_away = False
         self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
 
@@ -309,7 +312,7 @@ class Sender:
             batch.settle(claim, Done(), TaskChange(State.FAILED, "unknown", attempt), urgent=urgent)
             return None
         change = TaskChange(State.FAILED, outcome.code, attempt, fallback=self._fallback(claim))
-        batch.settle(claim, Done(), change, urgent=urgent)
+        self._fail(batch, claim, change, urgent=urgent)
         return claim
 
     # -- ends --------------------------------------------------------------------------------------------------------
@@ -323,12 +326,18 @@ class Sender:
         if claims:
             await self._reservations.release([claim.row for claim in claims])
 
+    def _fail(self, batch: Batch, claim: Claim, change: TaskChange, *, urgent: bool = False) -> None:
+        """Fails a task for good; its second hop, where there is one, is looked for as soon as it is committed."""
+        stored = batch.settle(claim, Done(), change, urgent=urgent)
+        if change.fallback is not None:
+            stored.add_done_callback(lambda _: self._wake())
+
     async def _give_up(self, batch: Batch, claims: Sequence[Claim], reason: str) -> None:
         """Fails tasks that were not tried now; those that certainly never left fall back."""
         unknown = reason == "unknown"
         for claim in claims:
             change = TaskChange(State.FAILED, reason, fallback=None if unknown else self._fallback(claim))
-            batch.settle(claim, Done(), change)
+            self._fail(batch, claim, change)
         if claims and not unknown:
             await self._reservations.release([claim.row for claim in claims])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -23,11 +22,8 @@ EXPORTER = InMemorySpanExporter()
 
 @pytest.fixture(scope="module")
 def _tracing() -> None:
-    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        provider: Any = trace.get_tracer_provider()
-    else:
-        provider = configure_tracing("test", "test", "")
-    provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
+    # A process has one provider; this module is the only one that sets it.
+    configure_tracing("test", "test", SimpleSpanProcessor(EXPORTER))
 
 
 @pytest.fixture(autouse=True)
