@@ -160,6 +160,24 @@ class Batch:
         if self._open.pop(claim.id, None) is not None:
             self._office.closed(1)
 
+    def hold(self, claim: Claim) -> None:
+        """Notes that a thread settles a claim in a transaction of its own, with ``TableQueue.settle``.
+
+        Until :meth:`let_go` nobody here takes the claim for lost because its row is not ours any more.
+
+        Raises:
+            ClaimLostError: it is lost already.
+        """
+        if claim.id not in self._open:
+            self._refuse(claim)
+        self._committing.add(claim.id)
+
+    def let_go(self, claim: Claim, *, settled: bool) -> None:
+        """Notes how the transaction announced by :meth:`hold` has ended: committed, or rolled back."""
+        self._committing.discard(claim.id)
+        if settled and self._open.pop(claim.id, None) is not None:
+            self._office.closed(1)
+
     def lost(self, claim: Claim) -> bool:
         """Says whether this process has lost the claim: whatever is done for it from now on counts for nothing."""
         return claim.id in self._lost and self._lost[claim.id].is_set()

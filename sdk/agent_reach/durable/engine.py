@@ -111,6 +111,11 @@ class Engine:
         """The owner under which this process claims now; changes when a lease was lost."""
         return self._lease.instance_id
 
+    @property
+    def clock(self) -> DatabaseClock:
+        """The database's clock, as far as this process knows it."""
+        return self._clock
+
     def start(self) -> None:
         """Starts working; returns at once, PostgreSQL need not be there yet."""
         if self._main is not None:

@@ -1,0 +1,220 @@
+"""`on_failure`: an ordinary function whose failed calls are done again later."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+from . import connections
+from .codec import ArgumentsCodec, arguments_codec
+from .errors import BindingError, HandlerError, ParameterError
+from .handlers import Call, Handler
+from .model import Scheduled
+from .options import TaskOptions
+from .registration import Registrar
+from .store import Draft
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Errors = tuple[type[Exception], ...]
+
+
+class Objects:
+    """The objects whose methods can be done again later, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, object] = {}
+
+    def add(self, target: object, name: str) -> None:
+        """Registers an object.
+
+        Raises:
+            HandlerError: another object has the name.
+        """
+        if self._by_name.setdefault(name, target) is not target:
+            raise HandlerError(f"another object is registered as {name}")
+
+    def name(self, target: object) -> str:
+        """Returns the name of a registered object.
+
+        Raises:
+            HandlerError: it is not registered, so that its call could not be done again.
+        """
+        for name, known in self._by_name.items():
+            if known is target:
+                return name
+        raise HandlerError(
+            f"this {type(target).__qualname__} is not registered, so its call could not be done again later:"
+            " call retry.add_object(…) with it first"
+        )
+
+    def get(self, name: str) -> object:
+        """Returns the object of a name.
+
+        Raises:
+            ParameterError: there is none in this process.
+        """
+        if name not in self._by_name:
+            raise ParameterError(f"no object is registered as {name}")
+        return self._by_name[name]
+
+
+class Replays:
+    """The functions of one application that are done again later.
+
+    Args:
+        registrar: registers failed calls.
+        objects: whose methods can be decorated.
+        bound: the connection that is bound, in this context.
+    """
+
+    def __init__(self, registrar: Registrar, objects: Objects, bound: ContextVar[Any]) -> None:
+        self._registrar = registrar
+        self._objects = objects
+        self._bound = bound
+
+    def handler(
+        self, function: Callable[..., Any], code: str | None, options: TaskOptions, include: Errors, exclude: Errors
+    ) -> Handler:
+        """Makes a handler of a function that is to be decorated.
+
+        Raises:
+            HandlerError: a call of it could not be done again later.
+        """
+        _refuse_what_cannot_be_found_again(function)
+        method = _is_method(function)
+        codec = arguments_codec(function, skip_first=method)
+
+        def prepare(payload: Any) -> Call:
+            bound = codec.decode(payload["arguments"])
+            first = (self._objects.get(payload["object"]),) if method else ()
+            return lambda _: function(*first, *bound.args, **bound.kwargs)
+
+        return Handler(
+            code or f"{function.__module__}.{function.__qualname__}",
+            inspect.iscoroutinefunction(function),
+            prepare,
+            _as_it_is,
+            options,
+            lambda error: isinstance(error, include) and not isinstance(error, exclude),
+        )
+
+    def wrap(
+        self,
+        function: Callable[P, T],
+        handler: Handler,
+        *,
+        reraise: bool,
+    ) -> Callable[P, Any]:
+        """Returns the decorated function."""
+        method = _is_method(function)
+        codec = arguments_codec(function, skip_first=method)
+
+        def parts(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Draft]:
+            # Before the call, which may change what its arguments hold.
+            name = self._objects.name(args[0]) if method else None
+            try:
+                payload = _payload(codec, name, args[method:], kwargs)
+            except (ParameterError, TypeError) as error:
+                return functools.partial(_refuse, error)
+            return lambda: self._registrar.draft(handler.code, payload, {})
+
+        if handler.asynchronous:
+            awaited: Callable[..., Any] = function
+
+            @functools.wraps(function)
+            async def asynchronously(*args: P.args, **kwargs: P.kwargs) -> Any:
+                draft, connection = parts(args, kwargs), self._bound.get()
+                try:
+                    if connection is None:
+                        return await awaited(*args, **kwargs)
+                    async with connections.savepoint_async(connection):
+                        return await awaited(*args, **kwargs)
+                except Exception as error:
+                    if not handler.retryable(error):
+                        raise
+                    task = _drafted(draft, error)
+                    if connection is None or reraise:
+                        scheduled = await self._registrar.insert_alone_async(task)
+                        if reraise:
+                            raise
+                        return scheduled
+                    if connections.is_async(connection):
+                        return await self._registrar.insert_async(connection, task)
+                    return self._registrar.insert(connection, task)
+
+            return asynchronously
+
+        @functools.wraps(function)
+        def waiting(*args: P.args, **kwargs: P.kwargs) -> T | Scheduled:
+            draft, connection = parts(args, kwargs), self._bound.get()
+            if connections.is_async(connection):
+                raise BindingError(f"{function.__qualname__} waits, and cannot run under an asynchronous connection")
+            try:
+                if connection is None:
+                    return function(*args, **kwargs)
+                with connections.savepoint(connection):
+                    return function(*args, **kwargs)
+            except Exception as error:
+                if not handler.retryable(error):
+                    raise
+                task = _drafted(draft, error)
+                if connection is None or reraise:
+                    scheduled = self._registrar.insert_alone(task)
+                    if reraise:
+                        raise
+                    return scheduled
+                return self._registrar.insert(connection, task)
+
+        return waiting
+
+
+def _refuse(error: Exception) -> Draft:
+    raise error
+
+
+def _drafted(draft: Callable[[], Draft], error: Exception) -> Draft:
+    """Returns the task for a failed call; where it cannot be registered, both errors are told."""
+    try:
+        return draft()
+    except ParameterError as unfit:
+        raise unfit from error
+
+
+def _payload(
+    codec: ArgumentsCodec, name: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    payload: dict[str, Any] = {"arguments": codec.encode(args, kwargs)}
+    if name is not None:
+        payload["object"] = name
+    return payload
+
+
+def _as_it_is(payload: Any) -> Any:
+    if not isinstance(payload, dict) or not isinstance(payload.get("arguments"), dict):
+        raise ParameterError("a call is registered by calling the function, not by its code")
+    return payload
+
+
+def _is_method(function: Callable[..., Any]) -> bool:
+    return next(iter(inspect.signature(function).parameters), None) == "self"
+
+
+def _refuse_what_cannot_be_found_again(function: Callable[..., Any]) -> None:
+    if not inspect.isfunction(function):
+        raise HandlerError(f"{function!r} is no function: put @retry.on_failure right above `def`, below the others")
+    name = function.__qualname__
+    if function.__name__ == "<lambda>":
+        raise HandlerError("a lambda has no name under which it could be found again: write a function")
+    if captured := [variable for variable in function.__code__.co_freevars if variable != "__class__"]:
+        raise HandlerError(
+            f"{name} is a closure over {', '.join(captured)}, which could not be restored later: pass them as arguments"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerError(f"{name} is a generator: a call of it does nothing by itself")
+    if next(iter(inspect.signature(function).parameters), None) == "cls":
+        raise HandlerError(f"{name} is a class method: decorate a function or a method of a registered object")

@@ -1,0 +1,139 @@
+"""Who does a task: functions, callable objects, and classes of such, by the code of the task."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .codec import Codec, resolved_annotations
+from .errors import HandlerError
+from .options import TaskOptions
+
+Call = Callable[[Any], Any]
+"""Does the work with a context; returns the result, or something to await for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Who does the tasks of one code.
+
+    Attributes:
+        code: of the tasks.
+        asynchronous: it is awaited on the loop; the others run in a thread.
+        prepare: reads a stored payload and returns the call; raises ParameterError where it cannot be read.
+        encode: checks a parameter and returns its payload; raises ParameterError.
+        options: of tasks whose registration says nothing else.
+        retryable: whether trying again may help after this error.
+    """
+
+    code: str
+    asynchronous: bool
+    prepare: Callable[[Any], Call]
+    encode: Callable[[Any], Any]
+    options: TaskOptions
+    retryable: Callable[[BaseException], bool] = lambda _: True
+
+
+@dataclass(slots=True)
+class Registry:
+    """The handlers of an application.
+
+    Attributes:
+        codes: what this process can do; the same list for ever, since the queue reads it at every claim.
+        added: called when a handler is added, for those that run already.
+    """
+
+    codes: list[str] = field(default_factory=list)
+    added: list[Callable[[], None]] = field(default_factory=list)
+    _handlers: dict[str, Handler] = field(default_factory=dict)
+
+    def add(self, handler: Handler) -> None:
+        """Makes a handler known.
+
+        Raises:
+            HandlerError: its code has one already.
+        """
+        if handler.code in self._handlers:
+            raise HandlerError(f"the code {handler.code} has a handler already")
+        self._handlers[handler.code] = handler
+        self.codes.append(handler.code)
+        for tell in list(self.added):
+            tell()
+
+    def get(self, code: str) -> Handler | None:
+        """Returns the handler of a code, if this process has it."""
+        return self._handlers.get(code)
+
+    def all(self) -> Mapping[str, Handler]:
+        """Returns all handlers by code."""
+        return self._handlers
+
+
+def listener(code: str, target: Any, options: TaskOptions) -> Handler:
+    """Makes a handler of what a user decorated.
+
+    Args:
+        code: of the tasks.
+        target: ``function(parameter)`` or ``function(parameter, ctx)``, sync or async; an object that is called that
+            way; or a class of such objects, of which one is made, without arguments, when the first task comes.
+        options: of tasks whose registration says nothing else.
+
+    Raises:
+        HandlerError: it cannot be called that way, or its parameter cannot be stored.
+    """
+    function = _function_of(target)
+    name = getattr(target, "__qualname__", type(target).__qualname__)
+    parameters = list(inspect.signature(function).parameters.values())
+    if function is not target:
+        parameters = parameters[1:]
+    positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    if len(parameters) not in {1, 2} or any(parameter.kind not in positional for parameter in parameters):
+        raise HandlerError(
+            f"{name} must take the parameter, and the context if it likes: (parameter) or (parameter, ctx)"
+        )
+    hints = resolved_annotations(function)
+    if parameters[0].name not in hints:
+        raise HandlerError(f"{name}({parameters[0].name}) has no annotation: say what it takes")
+    codec = Codec(hints[parameters[0].name], f"{name}({parameters[0].name})")
+    callee = _callee(target)
+    with_context = len(parameters) == 2
+
+    def prepare(payload: Any) -> Call:
+        parameter = codec.decode(payload)
+        return lambda ctx: callee()(parameter, ctx) if with_context else callee()(parameter)
+
+    return Handler(code, inspect.iscoroutinefunction(function), prepare, codec.encode, options)
+
+
+def _function_of(target: Any) -> Callable[..., Any | Awaitable[Any]]:
+    """Returns the function that is called in the end; with ``self`` where it is one of a class."""
+    if inspect.isclass(target):
+        function = target.__dict__.get("__call__") or getattr(target, "__call__", None)  # noqa: B004 - the function itself
+        if not inspect.isfunction(function):
+            raise HandlerError(f"{target.__qualname__} has no method __call__")
+        return function
+    if inspect.isfunction(target):
+        return target
+    function = getattr(type(target), "__call__", None)  # noqa: B004 - the function itself is wanted
+    if not inspect.isfunction(function):
+        raise HandlerError(f"{target!r} is neither a function nor a class or an object with a method __call__")
+    return function
+
+
+def _callee(target: Any) -> Callable[[], Callable[..., Any]]:
+    if not inspect.isclass(target):
+        return lambda: target
+    made: list[Any] = []
+    lock = threading.Lock()
+
+    def only_one() -> Callable[..., Any]:
+        with lock:
+            if not made:
+                made.append(target())
+            instance: Callable[..., Any] = made[0]
+            return instance
+
+    return only_one

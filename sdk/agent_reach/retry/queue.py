@@ -1,0 +1,122 @@
+"""The tasks as a durable queue, and what an attempt writes when it is settled."""
+# ruff: noqa: S608 - the schema's name is checked by `check_name`, values are parameters
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from agent_reach.durable import Settlement, TableQueue
+
+from .model import State
+
+CLAIMED_COLUMNS = (
+    "code",
+    "payload",
+    "max_attempts",
+    "strategy",
+    "interval_seconds",
+    "first_delay_seconds",
+    "jitter_ratio",
+    "expires_at",
+    "max_execution_seconds",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an attempt has come to, as the result of a settlement.
+
+    Attributes:
+        state: what the task is in from now on.
+        error: for ``last_error``; None leaves the last one.
+        attempted: False where no attempt was made (expired, unreadable), so that none is logged.
+        started_at: of the attempt, on the database's clock.
+        began: when the attempt began, on this process's monotonic clock.
+        duration_seconds: of the attempt; what has passed since ``began`` when it is written, if not given.
+    """
+
+    state: State
+    error: str | None = None
+    attempted: bool = True
+    started_at: datetime | None = None
+    began: float = 0.0
+    duration_seconds: float | None = None
+
+    @property
+    def duration(self) -> float:
+        """How long the attempt took, in seconds."""
+        return time.monotonic() - self.began if self.duration_seconds is None else self.duration_seconds
+
+
+class RetryQueue(TableQueue):
+    """The tasks as a durable queue; a process claims only what it has a handler for.
+
+    Args:
+        schema: where the tables are.
+        codes: what this process can do. The list is read at every claim: it may grow.
+    """
+
+    def __init__(self, schema: str, codes: list[str]) -> None:
+        super().__init__(
+            f"{schema}.tasks",
+            CLAIMED_COLUMNS,
+            start_assignments="state = 'RUNNING'",
+            release_assignments="state = 'WAITING'",
+            verdict_columns={"state": "text", "error": "text"},
+            verdict_assignments="state = s.state, last_error = coalesce(s.error, t.last_error)",
+            condition="t.code = ANY(%(codes)s)",
+            parameters={"codes": codes},
+        )
+
+    def verdict(self, settlement: Settlement) -> Sequence[object]:
+        """Returns state and error."""
+        verdict = _verdict(settlement)
+        return (verdict.state, verdict.error)
+
+    async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
+        """Writes the attempts into their log."""
+        attempts = [(s.claim, _verdict(s)) for s in settled if _verdict(s).attempted]
+        if not attempts:
+            return
+        await connection.execute(
+            f"""
+            INSERT INTO {self.schema}.attempts
+                (task_id, attempt, planned_at, started_at, ended_at, duration_seconds, owner, error)
+            SELECT task_id, attempt, planned_at, started_at, clock_timestamp(), duration_seconds, owner, error
+            FROM unnest(%s::uuid[], %s::integer[], %s::timestamptz[], %s::timestamptz[], %s::float8[], %s::uuid[],
+                %s::text[]) AS a(task_id, attempt, planned_at, started_at, duration_seconds, owner, error)
+            """,
+            (
+                [claim.id for claim, _ in attempts],
+                [claim.attempts for claim, _ in attempts],
+                [claim.run_at for claim, _ in attempts],
+                [verdict.started_at for _, verdict in attempts],
+                [verdict.duration for _, verdict in attempts],
+                [claim.owner for claim, _ in attempts],
+                [verdict.error for _, verdict in attempts],
+            ),
+        )
+
+    async def returned(self, connection: AsyncConnection[Any], ids: Sequence[UUID]) -> None:
+        """Notes attempts that nobody lived to finish."""
+        await connection.execute(
+            f"""
+            INSERT INTO {self.schema}.attempts (task_id, attempt, planned_at, ended_at, error)
+            SELECT id, greatest(attempts, 1), run_at, clock_timestamp(),
+                'interrupted: the process that worked on it ended'
+            FROM {self.table} WHERE id = ANY(%s)
+            """,
+            (list(ids),),
+        )
+
+
+def _verdict(settlement: Settlement) -> Verdict:
+    assert isinstance(settlement.result, Verdict)
+    return settlement.result

@@ -1,0 +1,240 @@
+"""Invoking now, looking, retrying, cancelling, cleaning up."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from agent_reach.retry import (
+    AttemptFailedError,
+    GiveUp,
+    Retries,
+    RetrySettings,
+    State,
+    TaskNotFoundError,
+    TaskStateError,
+)
+from agent_reach.retry.worker import Rounds
+
+from .field import FAST, Field, until
+
+
+async def test_invoked_now_it_runs_here_and_returns_the_result(retry: Retries, field: Field) -> None:
+    @retry.listener("add", first_delay_seconds=3600)
+    async def add(number: int) -> int:
+        return number + 1
+
+    async with retry.running():
+        far_ahead = retry.register(None, "add", 7)
+        assert await retry.run_now_async(far_ahead.task_id) == 8
+        assert field.state(far_ahead.task_id) is State.SUCCEEDED
+        with pytest.raises(TaskStateError, match="SUCCEEDED"):
+            await retry.run_now_async(far_ahead.task_id)
+        with pytest.raises(TaskNotFoundError):
+            await retry.run_now_async(uuid4())
+        elsewhere = retry.register(None, "elsewhere", 7)
+        with pytest.raises(TaskStateError, match="no handler"):
+            await retry.run_now_async(elsewhere.task_id)
+
+
+def test_invoked_now_without_a_worker_it_does_that_task_only(retry: Retries, field: Field) -> None:
+    @retry.listener("add")
+    def add(number: int) -> int:
+        return number + 1
+
+    tasks = [retry.register(None, "add", number) for number in (1, 2)]
+    assert retry.run_now(tasks[1].task_id) == 3
+    assert [field.state(task.task_id) for task in tasks] == [State.WAITING, State.SUCCEEDED]
+
+
+async def test_what_is_invoked_now_and_fails_raises_and_goes_on_by_its_strategy(retry: Retries, field: Field) -> None:
+    @retry.listener("fails", first_delay_seconds=3600)
+    async def fails(number: int) -> GiveUp:
+        if number == 1:
+            raise ZeroDivisionError("away")
+        return GiveUp("gone")
+
+    raising, giving_up = (retry.register(None, "fails", number) for number in (1, 2))
+    async with retry.running():
+        with pytest.raises(ZeroDivisionError, match="away"):
+            await retry.run_now_async(raising.task_id)
+        with pytest.raises(AttemptFailedError, match="gone"):
+            await retry.run_now_async(giving_up.task_id)
+    task, attempts = retry.tasks.show(raising.task_id)
+    assert (task.state, task.attempts, len(attempts)) == (State.WAITING, 1, 1)
+    assert field.state(giving_up.task_id) is State.GIVEN_UP
+
+
+async def test_invoked_from_everywhere_at_once_it_runs_once(retry: Retries, field: Field) -> None:
+    runs: list[int] = []
+    go_on = asyncio.Event()
+
+    async def once(number: int) -> int:
+        runs.append(number)
+        await go_on.wait()
+        return number
+
+    other = Retries(field.dsn, settings=RetrySettings(**FAST))
+    for each in (retry, other):
+        each.listener("once")(once)
+    async with retry.running() as first, other.running() as second:
+        await first.engine.wait_ready()
+        await second.engine.wait_ready()
+        task = retry.register(None, "once", 7, first_delay_seconds=1.5)
+        asked = [asyncio.create_task(each.run_now_async(task.task_id)) for each in (retry, other, retry, other)]
+        await until(lambda: len(runs) > 0)
+        await until(lambda: sum(each.done() for each in asked) >= 2)
+        with pytest.raises(TaskStateError, match="RUNNING"):
+            await other.run_now_async(task.task_id)
+        go_on.set()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert 7 in answers
+    assert runs == [7]
+    assert retry.tasks.show(task.task_id)[0].attempts == 1
+
+
+async def test_retrying_puts_a_task_before_all_others_and_gives_ended_ones_fresh_attempts(
+    retry: Retries, field: Field
+) -> None:
+    order: list[int] = []
+
+    lone = Retries(field.dsn, settings=RetrySettings(**{**FAST, "concurrency": 1}))
+
+    @lone.listener("number", max_attempts=1)
+    async def number(value: int) -> None:
+        order.append(value)
+        if order.count(value) == 1 and value == 99:
+            raise RuntimeError("away")
+
+    ended = lone.register(None, "number", 99)
+    async with lone.running():
+        assert await field.until_ended(ended.task_id) is State.EXHAUSTED
+    tasks = [lone.register(None, "number", value, priority=9) for value in range(5)]
+    ahead = lone.register(None, "number", 100, first_delay_seconds=3600)
+    assert set(lone.tasks.retry([ended.task_id, ahead.task_id, uuid4()])) == {ended.task_id, ahead.task_id}
+    async with lone.running():
+        for task in (*tasks, ended, ahead):
+            assert await field.until_ended(task.task_id) is State.SUCCEEDED
+    # The oldest of the others has the same moment as those at the front.
+    assert set(order[1:4]) == {0, 99, 100}
+    assert lone.tasks.retry([ended.task_id]) == [], "what has succeeded is not done again"
+
+
+async def test_retrying_wakes_a_worker_at_once(retry: Retries, field: Field) -> None:
+    slow = Retries(field.dsn, settings=RetrySettings(**{**FAST, "scan_interval_seconds": 3600}))
+
+    @slow.listener("one")
+    async def one(_: int) -> None:
+        pass
+
+    task = slow.register(None, "one", 1, first_delay_seconds=100_000)
+    async with slow.running() as worker:
+        await worker.engine.wait_ready()
+        slow.tasks.retry([task.task_id])
+        assert await field.until_ended(task.task_id) is State.SUCCEEDED
+
+
+def test_a_key_that_another_has_by_now_stops_a_retry(retry: Retries) -> None:
+    old = retry.register(None, "a", 1, unique_key="k")
+    retry.tasks.cancel([old.task_id])
+    retry.register(None, "a", 2, unique_key="k")
+    with pytest.raises(TaskStateError, match="same unique key"):
+        retry.tasks.retry([old.task_id])
+
+
+def test_tasks_are_found_by_code_state_age_and_error_page_by_page(retry: Retries, field: Field) -> None:
+    ids = [retry.register(None, code, number).task_id for number in range(5) for code in ("a", "b")]
+    field.query(
+        "UPDATE reach_retry.tasks SET last_error = 'Provider AWAY', created_at = created_at - interval '2 days'"
+        " WHERE id = %s",
+        ids[0],
+    )
+    retry.tasks.cancel([ids[1]], "no longer wanted")
+    assert len(retry.tasks.find(code="a").tasks) == 5
+    assert [task.id for task in retry.tasks.find(state=State.CANCELLED).tasks] == [ids[1]]
+    assert [task.id for task in retry.tasks.find(older_than=timedelta(days=1)).tasks] == [ids[0]]
+    assert [task.id for task in retry.tasks.find(error="provider away").tasks] == [ids[0]]
+    seen, after = [], None
+    while True:
+        page = retry.tasks.find(limit=3, after=after)
+        seen += [task.id for task in page.tasks]
+        if (after := page.next) is None:
+            break
+    assert seen == [*reversed(ids[1:]), ids[0]]
+    with pytest.raises(TaskNotFoundError):
+        retry.tasks.show(uuid4())
+
+
+async def test_stats_count_by_code_and_state(retry: Retries, field: Field) -> None:
+    for number in range(3):
+        retry.register(None, "a", number)
+    retry.tasks.cancel([retry.register(None, "b", 1).task_id])
+    async with retry.running("this one") as worker:
+        await worker.engine.wait_ready()
+        stats = retry.tasks.stats()
+    assert stats.counts == {("a", State.WAITING): 3, ("b", State.CANCELLED): 1}
+    assert stats.oldest_due_seconds > 0
+    assert stats.instances == ("this one",)
+    assert retry.tasks.stats().instances == ()
+
+
+async def test_the_clean_up_deletes_what_ended_long_ago_with_its_attempts_and_nothing_else(
+    retry: Retries, field: Field
+) -> None:
+    @retry.listener("a")
+    async def one(_: int) -> None:
+        pass
+
+    tasks = [retry.register(None, "a", number).task_id for number in range(12)]
+    waiting = retry.register(None, "elsewhere", 1).task_id
+    async with retry.running() as worker:
+        for task in tasks:
+            await field.until_ended(task)
+        field.query(
+            "UPDATE reach_retry.tasks SET finished_at = finished_at - interval '31 days' WHERE id = ANY(%s)", tasks[1:]
+        )
+        field.query("UPDATE reach_retry.tasks SET created_at = created_at - interval '31 days'")
+        settings = RetrySettings(**FAST, cleanup=True, cleanup_rows=5)
+        await Rounds(worker, settings, retry._statements, retry._telemetry).clean_up()
+    assert {task.id for task in retry.tasks.find().tasks} == {tasks[0], waiting}
+    assert field.query("SELECT DISTINCT task_id FROM reach_retry.attempts") == [(tasks[0],)]
+
+
+def test_purging_by_hand(retry: Retries, field: Field) -> None:
+    tasks = [retry.register(None, code, 1).task_id for code in ("a", "b", "a", "a")]
+    retry.tasks.cancel(tasks[:3])
+    assert retry.tasks.purge(timedelta(hours=1)) == 0
+    assert retry.tasks.purge(timedelta(0), states=[State.SUCCEEDED]) == 0
+    assert retry.tasks.purge(timedelta(0), code="a", rows_per_round=1) == 2
+    assert {task.id for task in retry.tasks.find().tasks} == {tasks[1], tasks[3]}
+
+
+async def test_a_task_that_runs_beyond_its_limit_goes_back_with_the_attempt_counted(
+    retry: Retries, field: Field
+) -> None:
+    """Its process lives, but cannot stop it: as when a C extension holds a thread and its owner forgot about it."""
+    runs: list[int] = []
+
+    @retry.listener("stuck", max_attempts=2)
+    async def stuck(number: int) -> None:
+        runs.append(number)
+
+    task = retry.register(None, "stuck", 1, max_execution_seconds=1)
+    async with retry.running() as worker:
+        await worker.engine.wait_ready()
+        assert await field.until_ended(task.task_id) is State.SUCCEEDED
+        # What such a process leaves: held by one that lives, started long ago.
+        field.query(
+            "UPDATE reach_retry.tasks SET owner = %s, claim_no = claim_no + 1, state = 'RUNNING', attempts = 1,"
+            " finished_at = NULL, started_at = clock_timestamp() - interval '1 hour' WHERE id = %s",
+            worker.engine.instance_id,
+            task.task_id,
+        )
+        await until(lambda: len(runs) == 2)
+        assert await field.until_ended(task.task_id) is State.SUCCEEDED
+    kept, attempts = retry.tasks.show(task.task_id)
+    assert kept.attempts == 2
+    assert [attempt.error for attempt in attempts] == [None, "dead: it ran beyond its limit", None]
