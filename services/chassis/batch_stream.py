@@ -23,6 +23,7 @@ from agent_reach.v1 import error_reason_pb2
 from .deadline import remaining_seconds, set_deadline
 from .errors import ServiceError, UnavailableError, from_status, to_status
 from .faults import describe_fault
+from .undecodable import refuse_undecodable
 
 _log = structlog.get_logger(__name__)
 _FIRST_BACKOFF_SECONDS = 0.05
@@ -266,6 +267,7 @@ async def serve_batches(
         async with asyncio.TaskGroup() as group, aclosing(until_stopping(requests, stopping)) as read:
             group.create_task(write())
             async for request in read:
+                refuse_undecodable(request)
                 await places.acquire()
                 answers.put_nowait(group.create_task(answer(request)))
             answers.put_nowait(None)

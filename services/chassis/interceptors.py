@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import prometheus_client
@@ -22,6 +22,7 @@ from .errors import PermissionDeniedError, to_status
 from .faults import describe_fault
 from .principal import set_principal
 from .telemetry import server_span
+from .undecodable import lenient, refuse_undecodable
 
 _log = structlog.get_logger(__name__)
 _OPEN_PREFIXES = ("/grpc.health.v1.", "/grpc.reflection.")
@@ -52,15 +53,9 @@ class AroundInterceptor(grpc.aio.ServerInterceptor):
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return None
-        kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
-        factory = getattr(grpc, f"{kind}_rpc_method_handler")
-        wrapped: grpc.RpcMethodHandler[Any, Any] = factory(
-            self._wrap(getattr(handler, kind), method, streams=handler.response_streaming),
-            handler.request_deserializer,
-            handler.response_serializer,
-        )
-        self._wrapped[method] = wrapped
-        return wrapped
+        behavior = self._wrap(_behavior(handler), method, streams=handler.response_streaming)
+        self._wrapped[method] = _rebuilt(handler, behavior, handler.request_deserializer)
+        return self._wrapped[method]
 
     def _wrap(self, behavior: Callable[..., Any], method: str, *, streams: bool) -> Callable[..., Any]:
         around = self._around
@@ -79,6 +74,64 @@ class AroundInterceptor(grpc.aio.ServerInterceptor):
                 return await behavior(request, context)
 
         return single
+
+
+class ReadingInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses requests that cannot be read, in the place of gRPC: to be the innermost, so after authentication.
+
+    Streams get them as `Undecodable`: what can be saved of a batch is their handlers' business.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Returns the handler with a deserializer that does not fail."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or handler.request_deserializer is None:
+            return cast("grpc.RpcMethodHandler[Any, Any] | None", handler)
+        behavior = _behavior(handler)
+        if not handler.request_streaming:
+            behavior = _refusing(behavior)
+        return _rebuilt(handler, behavior, lenient(handler.request_deserializer))
+
+
+def _refusing(behavior: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.isasyncgenfunction(behavior):
+
+        async def stream(request: object, context: Context) -> AsyncIterator[Any]:
+            refuse_undecodable(request)
+            async with aclosing(behavior(request, context)) as responses:
+                async for response in responses:
+                    yield response
+
+        return stream
+
+    async def single(request: object, context: Context) -> object:
+        refuse_undecodable(request)
+        return await behavior(request, context)
+
+    return single
+
+
+def _behavior(handler: Any) -> Callable[..., Any]:
+    """Returns the function behind a handler, of whichever of the four kinds."""
+    behavior: Callable[..., Any] = getattr(handler, _kind(handler))
+    return behavior
+
+
+def _rebuilt(
+    handler: Any, behavior: Callable[..., Any], deserializer: Callable[[bytes], Any]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    factory = getattr(grpc, f"{_kind(handler)}_rpc_method_handler")
+    rebuilt: grpc.RpcMethodHandler[Any, Any] = factory(behavior, deserializer, handler.response_serializer)
+    return rebuilt
+
+
+def _kind(handler: Any) -> str:
+    kinds = {False: "unary", True: "stream"}
+    return f"{kinds[handler.request_streaming]}_{kinds[handler.response_streaming]}"
 
 
 @asynccontextmanager

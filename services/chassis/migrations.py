@@ -70,9 +70,10 @@ def migrate(owner_dsn: str, services: Sequence[str] = SERVICES) -> None:
                 connection.rollback()
                 connection.execute(sqlalchemy.text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
                 connection.commit()
-    except sqlalchemy.exc.OperationalError as error:
+    except (sqlalchemy.exc.DBAPIError, psycopg.Error) as error:
+        cause = getattr(error, "orig", None) or error
         raise StartupError(
-            "PostgreSQL", f"migrations cannot run: {error.orig}", "check REACH_POSTGRES_OWNER_DSN"
+            "PostgreSQL", f"migrations cannot run: {cause}", "check REACH_POSTGRES_OWNER_DSN"
         ) from error
     finally:
         engine.dispose()

@@ -18,7 +18,15 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 
 from .api_keys import KeyRing
 from .batch_stream import until_stopping
-from .interceptors import AroundInterceptor, authenticate, limit_deadline, map_exceptions, observe, trace
+from .interceptors import (
+    AroundInterceptor,
+    ReadingInterceptor,
+    authenticate,
+    limit_deadline,
+    map_exceptions,
+    observe,
+    trace,
+)
 from .logs import configure_logs
 from .runtime import OpenService, Registration, Runtime, SettingsT
 from .settings import ChassisSettings
@@ -114,6 +122,7 @@ async def serving(
                 AroundInterceptor(map_exceptions),
                 AroundInterceptor(authenticate(keys)),
                 AroundInterceptor(limit_deadline(settings.max_deadline_seconds)),
+                ReadingInterceptor(),
             ],
             options=_server_options(settings.max_message_bytes),
         )
@@ -181,7 +190,7 @@ def _server_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     return [
         # A second server on the same port must fail, not share it.
         ("grpc.so_reuseport", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         # Connections are renewed so that load spreads to replicas that came later.
         ("grpc.max_connection_age_ms", 300_000),

@@ -40,7 +40,7 @@ def configure_tracing(service: str, deployment: str, processor: SpanProcessor | 
     Without a processor no span is recorded, which costs little, and every trace keeps its id all the same.
     """
     resource = Resource.create({"service.name": f"agent-reach-{service}", "deployment.environment.name": deployment})
-    sampler = ALWAYS_OFF if processor is None else ParentBased(ALWAYS_ON)
+    sampler = ParentBased(ALWAYS_OFF if processor is None else ALWAYS_ON)
     provider = TracerProvider(resource=resource, sampler=sampler)
     if processor is not None:
         provider.add_span_processor(processor)

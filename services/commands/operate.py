@@ -32,7 +32,7 @@ def migrate(admin_dsn: str | None, dsn: str | None) -> None:
 
     from services.chassis import migrations  # noqa: PLC0415 - see above
 
-    if not dsn:
+    if not dsn and not admin_dsn:
         raise CommandError("migrations", "no connection string", "set REACH_POSTGRES_OWNER_DSN or --dsn")
     if admin_dsn:
         try:
@@ -41,6 +41,9 @@ def migrate(admin_dsn: str | None, dsn: str | None) -> None:
             raise CommandError(
                 "PostgreSQL", f"the roles cannot be created: {error}", "check --create-roles"
             ) from error
+        click.echo("The three roles are there. Set their passwords, where your server asks for any.")
+    if not dsn:
+        return
     migrations.migrate(dsn)
     click.echo(f"Migrated: {', '.join(migrations.SERVICES)}.")
 

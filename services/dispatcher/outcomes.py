@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
@@ -37,6 +37,11 @@ class Cursor:
 
     def __str__(self) -> str:
         return f"{self.epoch}.{self.xid}.{self.seq}"
+
+    @classmethod
+    def of(cls, epoch: int, row: Mapping[str, Any]) -> Self:
+        """Returns the place right after an outcome of a page."""
+        return cls(epoch, row["xid_number"], row["seq"])
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -22,7 +22,7 @@ from .accept import Acceptor
 from .advance import Advancer
 from .cancel import Canceller
 from .model import Recipient
-from .outcomes import OutcomeReader
+from .outcomes import Cursor, OutcomeReader
 from .states import State
 from .validation import check_accepted, check_receipts
 from .wire import (
@@ -100,7 +100,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
         cursor = await self._outcomes.start(request.cursor, from_now=request.from_now)
         async for rows, after in self._outcomes.follow(cursor, request.tenant, intent_ids, self._stopping):
             yield dispatcher_pb2.StreamOutcomesResponse(
-                outcomes=[outcome_to_wire(row) for row in rows], cursor=str(after)
+                outcomes=[outcome_to_wire(row, str(Cursor.of(after.epoch, row))) for row in rows], cursor=str(after)
             )
         raise UnavailableError("this server is stopping; go on with the last cursor")
 

@@ -75,8 +75,8 @@ def evaluate_item(row: Mapping[str, Any], run_at: datetime) -> policy_pb2.Evalua
     return item
 
 
-def outcome_to_wire(row: Mapping[str, Any]) -> outcome_pb2.Outcome:
-    """Returns an outcome row as a message."""
+def outcome_to_wire(row: Mapping[str, Any], cursor: str = "") -> outcome_pb2.Outcome:
+    """Returns an outcome row as a message, with the cursor after it where it goes out on a stream."""
     return outcome_pb2.Outcome(
         intent_id=str(row["intent_id"]),
         task_id=str(row["task_id"]),
@@ -89,6 +89,7 @@ def outcome_to_wire(row: Mapping[str, Any]) -> outcome_pb2.Outcome:
         user_id=row["user_id"],
         scene=row["scene"],
         tenant=row["tenant"],
+        cursor=cursor,
     )
 
 

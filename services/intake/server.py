@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from services.chassis.validation import check_text
 from . import store
 from .explain import tell
 from .outcomes import relay_outcomes
+from .salvage import Batch, readable_batches
 from .submit import GroupCommit, Stored, Submitter
 from .wire import intent_to_wire, page_token, read_page_token, timestamp
 
@@ -70,7 +71,7 @@ class ReachServer(reach_pb2_grpc.ReachServiceServicer):
         """Stores batches of intents."""
         principal, traceparent = current_principal(), current_traceparent()
 
-        async def handle(request: reach_pb2.SubmitStreamRequest) -> reach_pb2.SubmitStreamResponse:
+        async def handle(request: Batch) -> reach_pb2.SubmitStreamResponse:
             size = len(request.intents)
             if not 1 <= size <= _MAX_BATCH:
                 raise InvalidFieldsError([Violation("intents", f"has {size} entries; 1 to {_MAX_BATCH} are allowed")])
@@ -84,7 +85,9 @@ class ReachServer(reach_pb2_grpc.ReachServiceServicer):
                 ]
             )
 
-        await serve_batches(request_iterator, context, handle, reach_pb2.SubmitStreamResponse, self._stopping)
+        await serve_batches(
+            readable_batches(request_iterator), context, handle, reach_pb2.SubmitStreamResponse, self._stopping
+        )
 
     async def GetIntent(self, request: reach_pb2.GetIntentRequest, context: Context) -> reach_pb2.GetIntentResponse:
         """Returns one intent."""
@@ -102,8 +105,8 @@ class ReachServer(reach_pb2_grpc.ReachServiceServicer):
             rows = await store.list_intents(
                 connection,
                 filters,
-                created_from=request.created_from.ToDatetime(UTC) if request.HasField("created_from") else None,
-                created_before=request.created_before.ToDatetime(UTC) if request.HasField("created_before") else None,
+                created_from=_moment(request, "created_from"),
+                created_before=_moment(request, "created_before"),
                 after=read_page_token(request.page_token),
                 limit=size + 1,
             )
@@ -188,6 +191,8 @@ def _filters(request: reach_pb2.ListIntentsRequest) -> dict[str, object]:
         for field in ("user_id", "agent", "scene")
         for violation in check_text(field, getattr(request, field), max_length=256)
     ]
+    if request.state not in message_pb2.State.values():
+        violations.append(Violation("state", "is no state"))
     if violations:
         raise InvalidFieldsError(violations)
     filters: dict[str, object] = {
@@ -197,6 +202,16 @@ def _filters(request: reach_pb2.ListIntentsRequest) -> dict[str, object]:
         state_name: Callable[[message_pb2.State.ValueType], str] = message_pb2.State.Name
         filters["state"] = state_name(request.state).removeprefix("STATE_")
     return filters
+
+
+def _moment(request: reach_pb2.ListIntentsRequest, field: str) -> datetime | None:
+    if not request.HasField(field):  # type: ignore[arg-type]  # one of its two moments
+        return None
+    try:
+        moment: datetime = getattr(request, field).ToDatetime(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidFieldsError([Violation(field, "is no moment between the years 1 and 9999")]) from None
+    return moment
 
 
 def _uuid(text: str) -> UUID:

@@ -57,9 +57,11 @@ class Submitter:
         self._engine = engine
 
     def draft(
-        self, spec: reach_pb2.IntentSpec, principal: Principal, traceparent: str, path: str = "intent"
+        self, spec: reach_pb2.IntentSpec | None, principal: Principal, traceparent: str, path: str = "intent"
     ) -> Draft | InvalidFieldsError:
-        """Checks one intent."""
+        """Checks one intent; None is one that could not be read."""
+        if spec is None:
+            return InvalidFieldsError([Violation(path, "is no valid message: one of its texts is not valid UTF-8")])
         try:
             return draft_of(
                 spec,
@@ -73,7 +75,7 @@ class Submitter:
             return error
 
     async def submit(
-        self, specs: Sequence[reach_pb2.IntentSpec], principal: Principal, traceparent: str
+        self, specs: Sequence[reach_pb2.IntentSpec | None], principal: Principal, traceparent: str
     ) -> list[Result]:
         """Checks and stores a batch of one caller; one result for each, in order."""
         checked = [self.draft(spec, principal, traceparent, f"intents[{index}]") for index, spec in enumerate(specs)]

@@ -146,7 +146,9 @@ class DataDirectory:
         return keys
 
     def config(self) -> Path:
-        """Returns the configuration: ``config/`` of the working directory, else a copy of the default in here."""
+        """Returns the configuration: REACH_CONFIG_DIR, else ``config/`` here, else a copy of the default."""
+        if named := os.environ.get("REACH_CONFIG_DIR"):
+            return Path(named).resolve()
         here = Path.cwd() / "config"
         if (here / "policies.yaml").exists():
             return here

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from services.chassis.startup import StartupError
+
 DEFAULT_BASE = 7401
 LOOPBACK = "127.0.0.1"
 # Below the range that systems give to outgoing connections (from 32768), so that none of ours takes one of these
@@ -35,7 +37,15 @@ class Ports:
     def choose(cls, base: int = DEFAULT_BASE) -> Ports:
         """Returns the ports from `base` on (gRPC, then receipts HTTP; admin ports 10 higher); 0 takes free ones."""
         if base:
-            return cls(*range(base, base + 6), *range(base + 10, base + 15))
+            wanted = (*range(base, base + 6), *range(base + 10, base + 15))
+            for port in wanted:
+                if not _is_free(port):
+                    raise StartupError(
+                        "ports",
+                        f"{port} is taken by another process",
+                        "name other ones with --port-base, 0 takes free ones",
+                    )
+            return cls(*wanted)
         free = free_ports()
         return cls(*(next(free) for _ in range(11)))
 
@@ -52,10 +62,15 @@ class Ports:
 
 def free_ports() -> Iterator[int]:
     """Yields ports, each once, on which nobody listens at the moment."""
-    for port in random.sample(_FREE_RANGE, len(_FREE_RANGE)):
-        with closing(socket.socket()) as probe:
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError:
-                continue
-        yield port
+    yield from filter(_is_free, random.sample(_FREE_RANGE, len(_FREE_RANGE)))
+
+
+def _is_free(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        # As the servers do: connections of an earlier run that are still dying do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

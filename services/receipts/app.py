@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from agent_reach.durable import Consumer, Engine
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc, receipt_pb2_grpc
 from services.chassis.batch_stream import BatchClient
+from services.chassis.engine_metrics import register_engine
 from services.chassis.runtime import Registration, Runtime
 from services.chassis.server import check_targets
 from services.chassis.startup import StartupError
@@ -60,6 +61,7 @@ async def open_receipts(
             [Consumer(EventQueue(), applier.handle)],
             direct_dsn=settings.postgres_direct_dsn.get_secret_value() or None,
         )
+        register_engine(runtime.metrics, engine)
         reception = Reception(signatures, EventStore(pool), lambda: engine.wake(EVENTS))
         door = HttpDoor(reception, runtime.stopping, settings.receipts_max_posts)
         async with engine, open_door(settings.receipts_http_address, door) as port:

@@ -16,8 +16,7 @@ class Watched:
 
     Attributes:
         outcome: the change.
-        cursor: resumes after everything that was dealt with for certain: batches count as a whole, so after a break
-            in the middle of one its outcomes come again.
+        cursor: resumes right after this change.
     """
 
     outcome: outcome_pb2.Outcome
@@ -41,8 +40,7 @@ class Watching:
 
     def take(self, response: reach_pb2.WatchOutcomesResponse) -> Iterator[Watched]:
         """Yields the outcomes of one batch."""
-        last = len(response.outcomes) - 1
-        for position, outcome in enumerate(response.outcomes):
-            yield Watched(outcome, response.cursor if position == last else self._request.cursor)
+        for outcome in response.outcomes:
+            yield Watched(outcome, outcome.cursor)
         if response.cursor:
             self._request = reach_pb2.WatchOutcomesRequest(cursor=response.cursor, intent_ids=self._request.intent_ids)

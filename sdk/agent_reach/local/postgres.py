@@ -62,11 +62,12 @@ class LocalPostgres:
         """Stops the server (its clients are disconnected); harmless when it does not run."""
         if self._server is None:
             return
-        # By our own hand: once the server was restarted, the package no longer knows its process and leaves it running.
-        with suppress(subprocess.CalledProcessError):
-            self.pause()
-        server, self._server = self._server, None
-        server.cleanup()
+        self._server.cleanup()
+        # Once the server was restarted, the package no longer knows its process and leaves it running.
+        if (self.directory / "postmaster.pid").exists():
+            with suppress(subprocess.CalledProcessError):
+                self.pause()
+        self._server = None
 
     def pause(self) -> None:
         """Stops the server as an outage would: clients lose their connections, the data stays."""

@@ -26,7 +26,7 @@ from agent_reach.v1 import message_pb2 as agent__reach_dot_v1_dot_message__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gent_reach/v1/outcome.proto\x12\x0e\x61gent_reach.v1\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8d\x02\n\x07Outcome\x12\x11\n\tintent_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x0b\n\x03hop\x18\x03 \x01(\x05\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.agent_reach.v1.State\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12(\n\x07\x63hannel\x18\x06 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x10\n\x08\x61ttempts\x18\x07 \x01(\x05\x12/\n\x0boccurred_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07user_id\x18\t \x01(\t\x12\r\n\x05scene\x18\n \x01(\t\x12\x0e\n\x06tenant\x18\x0b \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gent_reach/v1/outcome.proto\x12\x0e\x61gent_reach.v1\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9d\x02\n\x07Outcome\x12\x11\n\tintent_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x0b\n\x03hop\x18\x03 \x01(\x05\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.agent_reach.v1.State\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12(\n\x07\x63hannel\x18\x06 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x10\n\x08\x61ttempts\x18\x07 \x01(\x05\x12/\n\x0boccurred_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07user_id\x18\t \x01(\t\x12\r\n\x05scene\x18\n \x01(\t\x12\x0e\n\x06tenant\x18\x0b \x01(\t\x12\x0e\n\x06\x63ursor\x18\x0c \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,5 +34,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agent_reach.v1.outcome_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OUTCOME']._serialized_start=112
-  _globals['_OUTCOME']._serialized_end=381
+  _globals['_OUTCOME']._serialized_end=397
 # @@protoc_insertion_point(module_scope)

@@ -35,6 +35,7 @@ class Outcome(_message.Message):
     USER_ID_FIELD_NUMBER: _builtins.int
     SCENE_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     intent_id: _builtins.str
     """Names the intent."""
     task_id: _builtins.str
@@ -55,6 +56,8 @@ class Outcome(_message.Message):
     """Names the scene."""
     tenant: _builtins.str
     """Names the tenant; empty towards agents, who have but one."""
+    cursor: _builtins.str
+    """Resumes a stream of outcomes right after this one; set on streams only."""
     @_builtins.property
     def occurred_at(self) -> _timestamp_pb2.Timestamp:
         """Gives the moment of the change."""
@@ -73,10 +76,11 @@ class Outcome(_message.Message):
         user_id: _builtins.str = ...,
         scene: _builtins.str = ...,
         tenant: _builtins.str = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["occurred_at", b"occurred_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "channel", b"channel", "hop", b"hop", "intent_id", b"intent_id", "occurred_at", b"occurred_at", "reason", b"reason", "scene", b"scene", "state", b"state", "task_id", b"task_id", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "channel", b"channel", "cursor", b"cursor", "hop", b"hop", "intent_id", b"intent_id", "occurred_at", b"occurred_at", "reason", b"reason", "scene", b"scene", "state", b"state", "task_id", b"task_id", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

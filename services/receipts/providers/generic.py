@@ -11,12 +11,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from services.chassis.errors import InvalidFieldsError, Violation
 from services.receipts.facts import Fact, Kind, Read, check_fact
+
+
+def _in_utc(moment: datetime) -> datetime:
+    # A moment at the edge of the calendar has none in UTC, and no client of the database could read it back.
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is no moment between the years 1 and 9999") from None
 
 
 class _Event(BaseModel):
@@ -26,7 +35,7 @@ class _Event(BaseModel):
     kind: Kind
     idempotency_key: str | None = None
     provider_message_id: str | None = None
-    occurred_at: AwareDatetime | None = None
+    occurred_at: Annotated[AwareDatetime, AfterValidator(_in_utc)] | None = None
     code: str | None = None
 
 

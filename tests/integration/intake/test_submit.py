@@ -328,3 +328,76 @@ async def test_an_integer_of_any_size_reaches_the_person_as_it_is(suite: Suite) 
         spec.variables_json = json.dumps({"title": "Ledger", "detail": 10**30 + 1})
         assert (await agent.ended((await agent.submit(spec)).intent_id)).state == message_pb2.STATE_SENT
         assert json.loads(receiver.posts[0].body)["detail"] == 10**30 + 1
+
+
+def _raw_batch(*specs: bytes) -> bytes:
+    """A batch as it stands on the wire, whatever stands in its intents."""
+    batch = reach_pb2.SubmitStreamRequest(sequence=7).SerializeToString()
+    for raw in specs:
+        assert len(raw) < 128
+        batch += b"\x12" + bytes([len(raw)]) + raw
+    return batch
+
+
+async def test_a_text_that_is_not_utf_8_spoils_no_other_intent_of_its_batch(suite: Suite) -> None:
+    """As a client writes it that does not check: half a surrogate pair, encoded."""
+    good = reach_pb2.IntentSpec(user_id="u1", scene="alert", variables_json='{"title": "t", "detail": "d"}')
+    raw = good.SerializeToString()
+    bad = raw.replace(b"u1", b"\xed\xa0")
+    async with running_suite(suite):
+        method: Any = suite.channel("intake").stream_stream(
+            "/agent_reach.v1.ReachService/SubmitStream",
+            response_deserializer=reach_pb2.SubmitStreamResponse.FromString,
+        )
+        call = method(metadata=bearer(suite.agent_key))
+        await call.write(_raw_batch(raw, bad, raw))
+        answer = await call.read()
+        await call.done_writing()
+    assert answer.sequence == 7
+    assert [result.HasField("accepted") for result in answer.results] == [True, False, True]
+    assert "intents[1]" in answer.results[1].error.message
+    assert "UTF-8" in answer.results[1].error.message
+
+
+@pytest.mark.parametrize(("key", "code"), [("", "UNAUTHENTICATED"), ("agent", "INVALID_ARGUMENT")])
+async def test_what_is_no_message_is_refused_after_the_key(suite: Suite, key: str, code: str) -> None:
+    async with running_suite(suite):
+        method: Any = suite.channel("intake").unary_unary("/agent_reach.v1.ReachService/Submit")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await method(b"\xff\xff", metadata=bearer(suite.agent_key) if key else None)
+    assert refused.value.code().name == code
+    assert "DecodeError" not in (refused.value.details() or "")
+
+
+@pytest.mark.parametrize("fields", [{"state": 99}, {"created_from": 2**62}, {"created_before": -(2**40)}])
+async def test_a_filter_that_makes_no_sense_is_named(suite: Suite, fields: dict[str, int]) -> None:
+    request = reach_pb2.ListIntentsRequest()
+    for name, value in fields.items():
+        if name == "state":
+            request.MergeFromString(b"\x20\x63")
+        else:
+            getattr(request, name).seconds = value
+    async with running_suite(suite):
+        agent = Agent(suite)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await agent.reach.ListIntents(request, metadata=agent.metadata)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert refusal_of(refused.value)[1].field_violations[0].field == next(iter(fields))
+
+
+async def test_every_outcome_carries_the_cursor_right_after_it(suite: Suite) -> None:
+    async with running_suite(suite):
+        agent = Agent(suite)
+        intent_id = (await agent.submit(alert_spec("u1"))).intent_id
+        await agent.ended(intent_id)
+        stream = agent.reach.WatchOutcomes(reach_pb2.WatchOutcomesRequest(), metadata=agent.metadata)
+        outcomes = list((await stream.read()).outcomes)
+        await agent.submit(alert_spec("u2"))
+        stream.cancel()
+        again = agent.reach.WatchOutcomes(
+            reach_pb2.WatchOutcomesRequest(cursor=outcomes[0].cursor), metadata=agent.metadata
+        )
+        resumed = list((await again.read()).outcomes)
+        again.cancel()
+    assert all(outcome.cursor for outcome in outcomes)
+    assert [outcome.intent_id for outcome in resumed].count(intent_id) == len(outcomes) - 1

@@ -89,7 +89,7 @@ def violations(error: grpc.aio.AioRpcError) -> dict[str, str]:
 
 async def test_a_profile_comes_back_in_normal_form_and_to_its_tenant_only(served: Served) -> None:
     stored = await upsert(served, profile(time_zone="Asia/Tokyo"))
-    assert stored.profiles[0].addresses[0].value == "Ann@example.com"
+    assert stored.profiles[0].addresses[0].value == "ann@example.com"
     stub = profile_pb2_grpc.ProfileServiceStub(served.channel)
     request = profile_pb2.GetProfilesRequest(user_ids=["ann", "bob"])
     own = await stub.GetProfiles(request, metadata=served.metadata(OPERATOR))
@@ -154,7 +154,7 @@ async def test_a_decision_arrives_with_its_whole_trace(served: Served) -> None:
     assert response.sequence == 7
     sent, dropped = response.decisions
     assert sent.action == message_pb2.ACTION_SEND_NOW
-    assert (sent.channel, sent.address, sent.locale) == (EMAIL, "Ann@example.com", "de-CH")
+    assert (sent.channel, sent.address, sent.locale) == (EMAIL, "ann@example.com", "de-CH")
     assert [entry.gate for entry in sent.trace] == [1, 2, 3, 4, 5]
     assert len(sent.policy_version) == 64
     assert (dropped.action, dropped.reason) == (message_pb2.ACTION_DROP, "no_address")
@@ -205,10 +205,10 @@ async def test_the_last_look_finds_suppressions_by_user_and_by_address(served: S
 
     request = policy_pb2.CheckSuppressedRequest(
         items=[
-            departure("ann", "Ann@example.com"),
+            departure("ann", "ann@example.com"),
             departure("bob", "bob@example.com"),
             departure("bob", "bob@example.com", category=message_pb2.CATEGORY_VERIFICATION),
-            departure("ann", "Ann@example.com", tenant="globex"),
+            departure("ann", "ann@example.com", tenant="globex"),
             departure("carol", "carol@example.com"),
         ]
     )

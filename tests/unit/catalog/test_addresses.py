@@ -13,7 +13,7 @@ from services.catalog.rules import Channel
 @pytest.mark.parametrize(
     ("channel", "written", "normal"),
     [
-        (Channel.EMAIL, " Ann@Example.COM ", "Ann@example.com"),
+        (Channel.EMAIL, " Ann@Example.COM ", "ann@example.com"),
         (Channel.EMAIL, "ann@demo.test", "ann@demo.test"),
         (Channel.SMS, "+41 44 668 18 00", "+41446681800"),
         (Channel.SMS, "+1 (650) 253-0000", "+16502530000"),

@@ -61,6 +61,7 @@ class BrokenServer(reach_pb2_grpc.ReachServiceServicer):
             if answers_left == 0:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
             outcome = outcome_pb2.Outcome(intent_id=str(number), state=message_pb2.STATE_SENT)
+            outcome.cursor = str(number)
             yield reach_pb2.WatchOutcomesResponse(outcomes=[outcome], cursor=str(number))
             answers_left -= 1
 
