@@ -41,8 +41,8 @@ def migrate(admin_dsn: str | None, dsn: str | None) -> None:
             raise CommandError(
                 "PostgreSQL", f"the roles cannot be created: {error}", "check --create-roles"
             ) from error
-        click.echo("The three roles are there. Set their passwords, where your server asks for any.")
     if not dsn:
+        click.echo("The three roles are there. Set their passwords, where your server asks for any.")
         return
     migrations.migrate(dsn)
     click.echo(f"Migrated: {', '.join(migrations.SERVICES)}.")

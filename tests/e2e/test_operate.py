@@ -39,6 +39,8 @@ def test_migrations_run_twice_and_from_two_processes_at_once(postgres: LocalPost
         assert process.returncode == 0, errors
         assert output.startswith("Migrated: ")
     assert _run("migrate", REACH_POSTGRES_OWNER_DSN=owner).returncode == 0
+    only_roles = _run("migrate", "--create-roles", database)
+    assert (only_roles.returncode, only_roles.stdout.partition(".")[0]) == (0, "The three roles are there")
     with psycopg.connect(database) as connection:
         schemas = {row[0] for row in connection.execute("SELECT nspname FROM pg_namespace")}
     assert schemas >= set(SERVICES)
