@@ -9,6 +9,8 @@ from typing import Any
 
 import structlog
 
+from agent_reach.durable.tasks import cancel_and_wait
+
 _log = structlog.get_logger(__name__)
 
 
@@ -25,9 +27,7 @@ async def background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await cancel_and_wait(tasks)
     for task in tasks:
         if not task.cancelled():
             task.result()

@@ -23,6 +23,7 @@ from .outage import Outage, transaction
 from .queue import TableQueue
 from .settings import EngineSettings, QueueSettings
 from .slots import Reservation, SuspectGate
+from .tasks import cancel_and_wait
 from .worker import Handler, QueueStats, Worker
 
 # Rows freed by one statement of the sweep.
@@ -142,8 +143,7 @@ class Engine:
         try:
             await asyncio.shield(self._main)
         except asyncio.CancelledError:
-            self._main.cancel()
-            await asyncio.wait({self._main})
+            await cancel_and_wait([self._main])
             raise
 
     def wake(self, queue: str, run_at: datetime | None = None) -> None:
@@ -194,14 +194,13 @@ class Engine:
                     group.create_task(listen(self._direct_dsn, [*self._workers], self._notified, name=name))
                 )
             await self._stopping.wait()
-            for task in watching:
-                task.cancel()
+            await cancel_and_wait(watching)
             seconds = self.settings.drain_seconds
             await asyncio.gather(*(worker.drain(seconds) for worker in self._workers.values()))
             await self._end(working, "the answers")
             self.notifier.close()
             await self._end([notifying], "the notifications")
-            lease.cancel()
+            await cancel_and_wait([lease])
             await self._resign()
 
     async def _end(self, tasks: Sequence[asyncio.Task[None]], what: str) -> None:
@@ -211,8 +210,7 @@ class Engine:
         _, late = await asyncio.wait(tasks, timeout=_FLUSH_SECONDS)
         if late:
             _log.warning("durable.stopped_early", without=what)
-        for task in late:
-            task.cancel()
+        await cancel_and_wait(late)
 
     async def _resign(self) -> None:
         try:

@@ -17,6 +17,7 @@ from agent_reach.durable import Claim, ClaimLostError, Consumer, Engine
 from agent_reach.durable.clock import DatabaseClock
 from agent_reach.durable.outage import Outage, transaction
 from agent_reach.durable.scan import LONG_AGO
+from agent_reach.durable.tasks import cancel_and_wait
 
 from .errors import AttemptFailedError, TaskNotFoundError, TaskStateError
 from .handlers import Registry
@@ -167,10 +168,7 @@ async def working(
                 try:
                     yield worker
                 finally:
-                    for task in beside:
-                        task.cancel()
-                    if beside:
-                        await asyncio.wait(beside)
+                    await cancel_and_wait(beside)
         finally:
             registry.added.remove(handler_added)
             runner.close()
