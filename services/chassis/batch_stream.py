@@ -28,16 +28,13 @@ from .undecodable import refuse_undecodable
 _log = structlog.get_logger(__name__)
 _FIRST_BACKOFF_SECONDS = 0.05
 _MAX_BACKOFF_SECONDS = 2.0
-# Answers that a second try on a new stream would only repeat.
-_FINAL_CODES = frozenset(
-    {
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-    }
+# The other side does not take us for who we are, or is not who we think: no batch is to blame, and none can pass until
+# somebody mends the settings.
+_MISCONFIGURED_CODES = frozenset(
+    {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED}
 )
+# Answers that a second try on a new stream would only repeat.
+_FINAL_CODES = _MISCONFIGURED_CODES | {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 class Sequenced(Protocol):
@@ -215,9 +212,8 @@ class BatchClient(Generic[RequestT, ResponseT]):
     def _refuse(self, stream: _Stream[RequestT, ResponseT], error: grpc.aio.AioRpcError) -> None:
         """Tells everyone who waits on this stream that the other side will not have it."""
         _log.error("batch_stream_refused", peer=self._service, status=error.code().name, details=error.details())
-        fault = ServiceError(
-            f"{self._service} refused the stream: {error.code().name}", metadata={"service": self._service}
-        )
+        kind = UnavailableError if error.code() in _MISCONFIGURED_CODES else ServiceError
+        fault = kind(f"{self._service} refused the stream: {error.code().name}", metadata={"service": self._service})
         for pending in stream.unanswered.values():
             pending.fail(fault)
 
