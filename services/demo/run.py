@@ -34,14 +34,18 @@ def run() -> int:
         console = Console(highlight=False, width=_PLAIN_WIDTH)
     # Short, as Unix sockets lie below it.
     directory = Path(tempfile.mkdtemp(prefix="reach-demo-"))
-    good = False
+    keep = True
     try:
         good = asyncio.run(_play(console, directory))
+        keep = not good
+    except KeyboardInterrupt:
+        keep = False
+        raise
     finally:
-        if good:
-            shutil.rmtree(directory)
-        else:
+        if keep:
             console.print(f"The logs are in {directory / 'logs'}.", markup=False, soft_wrap=True)
+        else:
+            shutil.rmtree(directory)
     return 0 if good else 1
 
 

@@ -86,6 +86,11 @@ class RoleProcess:
         assert self._process is not None
         return await self._process.wait()
 
+    async def ended(self) -> str:
+        """Waits for the end of the process and says how it ended."""
+        code = await self.wait()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
     async def stop(self) -> None:
         """Has the role drain and waits for its end; harmless when it does not run."""
         if self._process is None or self._process.returncode is not None:

@@ -22,6 +22,7 @@ from services.main import ROLE_NAMES
 from .data import DataDirectory, Keys
 from .ports import LOOPBACK, Ports
 from .process import RoleProcess
+from .servers import WatchedServer, watched_servers
 
 # The provider whose receipts the development secret signs.
 PROVIDER = "dev"
@@ -99,6 +100,11 @@ class LocalStack:
     def admin_dsn(self) -> str:
         """The superuser's connection string to the database."""
         return self.postgres.dsn(_DATABASE)
+
+    @property
+    def servers(self) -> list[WatchedServer]:
+        """PostgreSQL and Redis, to be kept alive."""
+        return watched_servers(self.postgres, self.redis, _in_thread)
 
     def client(self, api_key: str | None = None) -> AsyncReach:
         """Returns a client of the development agent, or of whom the key belongs to."""

@@ -60,7 +60,7 @@ class _System:
             stack.endpoints.save(self.data.path)
             parts.callback(Endpoints.remove, self.data.path)
             self.screen.serving(stack, mail.told)
-            await supervise(stack.roles, stop, self.screen.event)
+            await supervise([*stack.servers, *stack.roles.values()], stop, self.screen.event)
             self.screen.stopping()
         self.screen.stopped()
 

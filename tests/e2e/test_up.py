@@ -108,6 +108,13 @@ def _processes(data: Path) -> list[psutil.Process]:
     return mine
 
 
+def _parent_of_its_kind(program: str, data: Path) -> psutil.Process:
+    """Returns the process of a server that started the others of it."""
+    found = {process.pid: process for process in _processes(data) if program in process.name()}
+    (parent,) = [process for process in found.values() if process.ppid() not in found]
+    return parent
+
+
 @pytest.fixture
 def data(short_directory: Path) -> Path:
     return short_directory / "data"
@@ -142,6 +149,17 @@ def test_what_is_up_can_be_used_at_once_and_is_kept_between_runs(data: Path) -> 
         up.wait_for("dispatcher ended unexpectedly")
         up.wait_for("dispatcher serves again")
         assert _reach(data, "status").returncode == 0
+
+        # So are PostgreSQL and Redis, and everything goes on as if nothing had been.
+        for name, program in (("PostgreSQL", "postgres"), ("Redis", "redis-server")):
+            server = _parent_of_its_kind(program, data)
+            server.kill()
+            up.wait_for(f"{name} ended unexpectedly")
+            up.wait_for(f"{name} serves again")
+        after = _reach(
+            data, "submit", "--address", "ada@example.com", "--scene", "order_shipped", "--var", "order_id=A-3"
+        )
+        assert after.returncode == 0, after.stderr
 
         # Ctrl-C stops everything, its databases too.
         assert up.end(signal.SIGINT) == 0

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .errors import LocalServerError
@@ -69,14 +69,25 @@ class LocalPostgres:
                 self.pause()
         self._server = None
 
+    def running(self) -> bool:
+        """Says whether the server is there, be it only to say that it is starting."""
+        return pq.PGconn.ping(self.dsn().encode()) != pq.Ping.NO_RESPONSE
+
     def pause(self) -> None:
         """Stops the server as an outage would: clients lose their connections, the data stays."""
         self._pg_ctl(["-w", "-m", "fast", "stop"])
 
     def resume(self) -> None:
-        """Starts the server again after :meth:`pause`, on the same socket."""
-        socket = conninfo_to_dict(self.dsn())["host"]
-        self._pg_ctl(["-w", "-l", str(self.directory / "log"), "-o", f'-h "" -k {socket}', "start"])
+        """Starts the server again, after :meth:`pause` or after it died, on the same socket.
+
+        Raises:
+            LocalServerError: it did not start.
+        """
+        socket, log = conninfo_to_dict(self.dsn())["host"], self.directory / "log"
+        try:
+            self._pg_ctl(["-w", "-l", str(log), "-o", f'-h "" -k {socket}', "start"])
+        except subprocess.CalledProcessError as error:
+            raise LocalServerError("PostgreSQL", "the embedded server did not start again", f"read {log}") from error
 
     def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
         """Returns a libpq connection string; the socket trusts every local role."""

@@ -82,6 +82,10 @@ class LocalRedis:
             raise LocalServerError("Redis", f"{binary} did not answer", f"read {log}")
         return self
 
+    def running(self) -> bool:
+        """Says whether the server runs."""
+        return self._process is not None and self._process.poll() is None
+
     def stop(self) -> None:
         """Stops the server; harmless when it does not run."""
         process, self._process = self._process, None
