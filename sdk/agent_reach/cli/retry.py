@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from . import words
 from .failures import CommandError
 
 if TYPE_CHECKING:
-    from agent_reach.retry import Operations
+    from agent_reach.retry import Attempt, Operations
 
 _STATES = ("WAITING", "RUNNING", "SUCCEEDED", "EXHAUSTED", "GIVEN_UP", "UNREADABLE", "EXPIRED", "CANCELLED")
 _ENDED = click.Choice(_STATES[2:], case_sensitive=False)
-_STYLES = {
-    "SUCCEEDED": "green",
-    "RUNNING": "cyan",
-    "EXHAUSTED": "bold red",
-    "GIVEN_UP": "red",
-    "UNREADABLE": "bold red",
-}
+_COLOURS = {"SUCCEEDED": "green", "RUNNING": "cyan", "EXHAUSTED": "red", "GIVEN_UP": "red", "UNREADABLE": "red"}
+_MAX_ERROR_SHOWN = 120
 
 
 @click.group()
@@ -40,25 +34,35 @@ def retry(ctx: click.Context, dsn: str | None, schema: str) -> None:
 
 @retry.command()
 @click.option("--print", "only_print", is_flag=True, help="Print the SQL instead of running it.")
+@click.option("--after", default=0, help="With --print: the version that is installed already.")
+@click.option("--grant-to", help="A role that registers tasks and does them: it gets the rights for that.")
 @click.pass_context
-def install(ctx: click.Context, only_print: bool) -> None:  # noqa: FBT001 - click gives it by name
+def install(
+    ctx: click.Context,
+    only_print: bool,  # noqa: FBT001 - click gives it by name
+    after: int,
+    grant_to: str | None,
+) -> None:
     """Creates or upgrades the library's tables."""
     _need_library()
     from agent_reach.retry import install as install_tables  # noqa: PLC0415 - an extra that need not be there
     from agent_reach.retry import install_sql  # noqa: PLC0415 - an extra that need not be there
 
     if only_print:
-        click.echo(install_sql(ctx.obj[1]), nl=False)
+        click.echo(_guarded(lambda: install_sql(ctx.obj[1], after, grant_to=grant_to)), nl=False)
         return
-    versions = _guarded(lambda: install_tables(_dsn(ctx), ctx.obj[1]))
-    click.echo(f"installed version {', '.join(map(str, versions))}" if versions else "nothing to do")
+    versions = _guarded(lambda: install_tables(_dsn(ctx), ctx.obj[1], grant_to=grant_to))
+    done = [f"installed version {', '.join(map(str, versions))}"] if versions else []
+    done += [f"granted to {grant_to}"] if grant_to is not None else []
+    click.echo("; ".join(done) or "nothing to do")
 
 
 @retry.command("list")
 @click.option("--code", help="Only tasks of this code.")
 @click.option("--state", type=click.Choice(_STATES, case_sensitive=False), help="Only tasks in this state.")
 @click.option("--older-than", type=words.Duration(), help="Only tasks registered longer ago, for example 2h.")
-@click.option("--error", help="Only tasks whose last error holds this text.")
+@click.option("--newer-than", type=words.Duration(), help="Only tasks registered less long ago.")
+@click.option("--error", help="Only tasks whose last error holds this text, in upper or lower case.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.pass_context
@@ -67,6 +71,7 @@ def list_tasks(
     code: str | None,
     state: str | None,
     older_than: timedelta | None,
+    newer_than: timedelta | None,
     error: str | None,
     limit: int,
     as_json: bool,  # noqa: FBT001 - click gives it by name
@@ -77,29 +82,35 @@ def list_tasks(
 
     page = _guarded(
         lambda: operations.find(
-            code=code, state=State(state.upper()) if state else None, older_than=older_than, error=error, limit=limit
+            code=code,
+            state=State(state.upper()) if state else None,
+            older_than=older_than,
+            newer_than=newer_than,
+            error=error,
+            limit=limit,
         )
     )
     if as_json:
         for task in page.tasks:
             click.echo(_json(task))
         return
-    table = Table(box=None, header_style="bold")
-    for name in ("id", "code", "state", "attempts", "planned", "last error"):
-        table.add_column(name, no_wrap=name == "id")
-    for task in page.tasks:
-        table.add_row(
+    if not page.tasks:
+        click.echo("no such tasks", err=True)
+        return
+    rows = [
+        (
             str(task.id),
-            words.printable(task.code),
-            f"[{_STYLES.get(task.state, 'default')}]{task.state}",
+            task.code,
+            task.state.value,
             f"{task.attempts}/{task.max_attempts}",
-            _moment(task.run_at),
-            _plain((task.last_error or "")[:80]),
+            f"{task.run_at.astimezone(UTC):%m-%d %H:%M:%S}",
+            _shortened(task.last_error or ""),
         )
-    console = Console(highlight=False)
-    console.print(table)
+        for task in page.tasks
+    ]
+    _print_table(("id", "code", "state", "attempts", "planned (UTC)", "last error"), rows)
     if page.next is not None:
-        console.print(f"There are more than {limit}.")
+        click.echo(f"There are more than {limit}: narrow it down, or raise --limit.", err=True)
 
 
 @retry.command()
@@ -113,17 +124,15 @@ def show(ctx: click.Context, task_id: UUID, as_json: bool) -> None:  # noqa: FBT
     if as_json:
         click.echo(json.dumps({**json.loads(_json(task)), "log": [json.loads(_json(each)) for each in attempts]}))
         return
-    console = Console(highlight=False, markup=False)
     for name in task.__slots__:
         value = getattr(task, name)
         if value is not None:
             shown = _moment(value) if isinstance(value, datetime) else value
             shown = json.dumps(value, ensure_ascii=False) if name == "payload" else shown
-            console.print(f"{name + ':':24}{words.printable(str(shown))}", soft_wrap=True)
-    for attempt in attempts:
-        took = "" if attempt.duration_seconds is None else f" {attempt.duration_seconds:.3f} s"
-        outcome = words.printable(attempt.error or "succeeded")
-        console.print(f"attempt {attempt.attempt}: {_moment(attempt.ended_at)}{took} {outcome}", soft_wrap=True)
+            click.echo(f"{name + ':':24}{words.printable(str(shown))}")
+    if attempts:
+        click.echo()
+        _print_table(("attempt", "planned", "late", "took", "outcome"), [_log_line(attempt) for attempt in attempts])
 
 
 @retry.command("retry")
@@ -159,24 +168,30 @@ def purge(ctx: click.Context, older_than: timedelta, states: tuple[str, ...], co
 
     named = [State(state.upper()) for state in states] or None
     deleted = _guarded(lambda: operations.purge(older_than, states=named, code=code))
-    click.echo(f"{deleted} tasks deleted")
+    click.echo(f"{deleted} task{'' if deleted == 1 else 's'} deleted")
 
 
 @retry.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.pass_context
-def stats(ctx: click.Context) -> None:
+def stats(ctx: click.Context, as_json: bool) -> None:  # noqa: FBT001 - click gives it by name
     """Counts tasks by code and state."""
     operations = _operations(ctx)
     found = _guarded(operations.stats)
-    table = Table(box=None, header_style="bold")
-    for name in ("code", "state", "tasks"):
-        table.add_column(name, justify="right" if name == "tasks" else "left")
-    for (code, state), count in found.counts.items():
-        table.add_row(_plain(code), str(state), str(count))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"The oldest due task has waited {found.oldest_due_seconds:.1f} s.")
-    console.print(f"Workers: {_plain(', '.join(found.instances)) or 'none'}")
+    if as_json:
+        counts = [
+            {"code": code, "state": state.value, "tasks": count} for (code, state), count in found.counts.items()
+        ]
+        told = {"counts": counts, "oldest_due_seconds": found.oldest_due_seconds, "workers": found.instances}
+        click.echo(json.dumps(told, ensure_ascii=False))
+        return
+    _print_table(
+        ("code", "state", "tasks"),
+        [(code, state.value, str(count)) for (code, state), count in found.counts.items()],
+    )
+    late = found.oldest_due_seconds
+    click.echo(f"The oldest due task has waited {late:.1f} s." if late else "No task is due.")
+    click.echo(f"Workers: {words.printable(', '.join(found.instances)) or 'none'}")
 
 
 def _need_library() -> None:
@@ -209,11 +224,30 @@ def _guarded(act: Any) -> Any:
     try:
         return act()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
-        raise CommandError("retry", "the tables are not there", "run `reach retry install`") from error
+        raise CommandError(
+            "retry", "the tables are not there", "run `reach retry install`, or name another --schema"
+        ) from error
+    except psycopg.errors.UndefinedColumn as error:
+        raise CommandError("retry", "the tables are of an older version", "run `reach retry install`") from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise CommandError(
+            "PostgreSQL",
+            f"the role may not do this ({error.diag.message_primary})",
+            "use the role that owns the tables, or let it run `reach retry install --grant-to ROLE`",
+        ) from error
+    except psycopg.errors.UndefinedObject as error:
+        raise CommandError("PostgreSQL", str(error.diag.message_primary), "name one that is there") from error
     except psycopg.OperationalError as error:
         raise CommandError(
             "PostgreSQL", "it does not answer, or refuses the login", "check --dsn and that it runs, then try again"
         ) from error
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is not None:
+            raise
+        # What it says repeats the connection string, which may hold a password.
+        raise CommandError(
+            "retry", "the connection string cannot be read", "give --dsn like postgresql://user@host/database"
+        ) from None
     except ValueError as error:
         raise CommandError("retry", str(error), "correct what is named and try again") from error
 
@@ -225,13 +259,44 @@ def _tell(asked: tuple[UUID, ...], done: list[UUID], yes: str, no: str) -> None:
         raise SystemExit(1)
 
 
+def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints one line for each row, however narrow the terminal is: for eyes, `grep` and `cut` alike."""
+    shown = [[words.printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(names), *shown]) for column in range(len(names) - 1)]
+    click.secho("  ".join([*map(str.ljust, names, widths), names[-1]]), bold=True)
+    for row in shown:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        cells = [click.style(cell, fg=_COLOURS.get(cell.strip())) for cell in padded]
+        click.echo("  ".join([*cells, row[-1]]).rstrip())
+
+
+def _log_line(attempt: Attempt) -> tuple[str, ...]:
+    outcome = _shortened(attempt.error or "succeeded")
+    late = None if attempt.started_at is None else (attempt.started_at - attempt.planned_at).total_seconds()
+    return (
+        str(attempt.attempt),
+        _moment(attempt.planned_at),
+        _seconds(late),
+        _seconds(attempt.duration_seconds),
+        f"waited {attempt.waits} times: {outcome}" if attempt.waits else outcome,
+    )
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_ERROR_SHOWN else f"{line[: _MAX_ERROR_SHOWN - 1]}…"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{max(0.0, seconds):.3f} s"
+
+
 def _json(item: Any) -> str:
-    return json.dumps({name: getattr(item, name) for name in item.__slots__}, default=str, ensure_ascii=False)
+    def other(value: Any) -> str:
+        return value.isoformat() if isinstance(value, datetime) else str(value)
+
+    return json.dumps({name: getattr(item, name) for name in item.__slots__}, default=other, ensure_ascii=False)
 
 
 def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + moment.strftime(" %z")
-
-
-def _plain(text: str) -> str:
-    return words.printable(text).replace("[", "\\[")
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC"

@@ -52,7 +52,8 @@ class Batch:
         self._started: set[UUID] = set()
         self._committing: set[UUID] = set()
         self._answers: list[asyncio.Future[bool]] = []
-        self._lost: dict[UUID, asyncio.Event] = {claim.id: asyncio.Event() for claim in claims}
+        self._lost: set[UUID] = set()
+        self._on_lost: dict[UUID, list[Callable[[], None]]] = {}
 
     @property
     def queue(self) -> str:
@@ -180,11 +181,20 @@ class Batch:
 
     def lost(self, claim: Claim) -> bool:
         """Says whether this process has lost the claim: whatever is done for it from now on counts for nothing."""
-        return claim.id in self._lost and self._lost[claim.id].is_set()
+        return claim.id in self._lost
+
+    def on_lost(self, claim: Claim, call: Callable[[], None]) -> None:
+        """Has a function called, on the loop, when the claim is lost; at once if it is lost already."""
+        if self.lost(claim):
+            call()
+        else:
+            self._on_lost.setdefault(claim.id, []).append(call)
 
     async def wait_lost(self, claim: Claim) -> None:
         """Returns when the claim is lost: to be raced against long work, so as to stop it."""
-        await self._lost[claim.id].wait()
+        lost = asyncio.Event()
+        self.on_lost(claim, lost.set)
+        await lost.wait()
 
     def _refuse(self, claim: Claim) -> NoReturn:
         raise ClaimLostError(f"claim {claim.id} is not ours any more")
@@ -194,8 +204,10 @@ class Batch:
     def lose(self, ids: Iterable[UUID] | None = None) -> int:
         """Drops claims that are no longer ours and signals it; all that are open if no ids are given."""
         lost = [key for key in (list(self._open) if ids is None else ids) if self._open.pop(key, None) is not None]
+        self._lost.update(lost)
         for key in lost:
-            self._lost[key].set()
+            for call in self._on_lost.pop(key, ()):
+                call()
         self._office.closed(len(lost))
         return len(lost)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 
@@ -32,6 +32,23 @@ class Claim:
     priority: int = 5
     suspect: bool = False
     row: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+class Claimed(NamedTuple):
+    """What one round of claiming brought.
+
+    Attributes:
+        claims: the rows, now owned.
+        now: the database's clock when the round ran.
+        oldest: when the oldest row that was due had to run, by priority; those that other processes are just claiming
+            are among them. None if the owner has no lease.
+        unreadable: rows that are owned too, with what was raised when their columns were read.
+    """
+
+    claims: list[Claim]
+    now: datetime
+    oldest: Mapping[int, datetime] | None
+    unreadable: list[tuple[Claim, Exception]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,38 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 _SAMPLES = 16
+# What rounding may make of two readings of one clock.
+_TOLERANCE_SECONDS = 0.001
 
 
 class DatabaseClock:
     """An estimate of the database's clock that is never ahead of it, so that nothing starts too early.
 
     A reading arrives later than it was taken, by an unknown share of the round trip. Of the last few readings the
-    one that travelled fastest is used; a clock that was set is followed as old readings drop out.
+    one that travelled fastest is used. A clock that was set is followed at once: forward, since the new reading is the
+    highest; back, since a reading cannot have been taken before it was asked for.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._offsets: deque[float] = deque(maxlen=_SAMPLES)
 
-    def observe(self, reading: datetime) -> None:
-        """Notes a reading of the database's clock that has arrived just now."""
-        self._offsets.append(reading.timestamp() - self._monotonic())
+    def observe(self, reading: datetime, asked_at: float) -> float:
+        """Notes a reading of the database's clock that has arrived just now.
+
+        Args:
+            reading: the database's clock.
+            asked_at: the local monotonic clock before it was asked for.
+
+        Returns:
+            How much further than the local clock it has run since the readings before, in seconds. More than a slow
+            answer explains means that it was set forward, or that its host has slept.
+        """
+        seconds, known = reading.timestamp(), max(self._offsets, default=None)
+        if known is not None and known > seconds - asked_at + _TOLERANCE_SECONDS:
+            self._offsets.clear()
+        self._offsets.append(seconds - self._monotonic())
+        return 0.0 if known is None else max(0.0, self._offsets[-1] - known)
 
     def time(self) -> float:
         """Returns the database's time in seconds since the epoch; before any reading, the beginning of time."""

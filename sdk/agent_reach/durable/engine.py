@@ -60,8 +60,9 @@ class Engine:
     """Works queues until it is stopped, through crashes of others and outages of PostgreSQL.
 
     Args:
-        pool: open, for the engine's role; a pooler in transaction mode may be behind it. Two connections and one per
-            queue keep everything moving.
+        pool: open, for the engine's role. A pooler in transaction mode may be behind it; then its connections must not
+            prepare statements (``kwargs={"prepare_threshold": None}``). Two connections and two per queue keep
+            everything moving.
         schema: holds the ``instance`` table and the queues.
         consumers: one for each queue.
         direct_dsn: PostgreSQL itself, for LISTEN and the heartbeat's own connection. Without it the heartbeat uses the
@@ -228,7 +229,8 @@ class Engine:
 
     async def _sweep(self) -> None:
         """Frees the rows of dead processes, and keeps our own books straight."""
-        outage = Outage("sweep")
+        outages = {worker: Outage("sweep", queue=worker.queue.name) for worker in self._workers.values()}
+        burial = Outage("burial")
         while True:
             await asyncio.sleep(self.settings.sweep_seconds)
             # After an outage everybody's lease may look expired; those who live get the time to renew it.
@@ -236,13 +238,18 @@ class Engine:
                 continue
             try:
                 await self._lease.bury_the_dead()
-                for worker in self._workers.values():
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next sweep tries again
+                await asyncio.sleep(burial.failed(error))
+                continue
+            burial.succeeded()
+            for worker, outage in outages.items():
+                try:
                     await self._free_orphans(worker)
                     await worker.reconcile()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next sweep tries again
-                await asyncio.sleep(outage.failed(error))
-            else:
-                outage.succeeded()
+                except Exception as error:  # noqa: BLE001 - one queue's trouble is not the others'
+                    await asyncio.sleep(outage.failed(error))
+                else:
+                    outage.succeeded()
 
     async def _free_orphans(self, worker: Worker) -> None:
         freed = _SWEEP_ROWS

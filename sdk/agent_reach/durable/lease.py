@@ -56,6 +56,7 @@ class Lease:
         self._clock = clock
         self._heartbeat: _Heartbeat | None = None
         self._registered = asyncio.Event()
+        self._patient_until = float("-inf")
         self.instance_id = uuid4()
 
     @property
@@ -105,9 +106,22 @@ class Lease:
             await connection.execute(f"DELETE FROM {self._table} WHERE id = %s", (self.instance_id,))
 
     async def bury_the_dead(self) -> None:
-        """Deletes the rows of processes whose lease has expired; what they held can then be swept."""
+        """Deletes the rows of processes whose lease has expired; what they held can then be swept.
+
+        When the database's clock was set forward, or its host has slept, all leases look expired: then those who live
+        get the time to renew theirs.
+        """
         async with transaction(self._pool) as connection:
-            cursor = await connection.execute(f"DELETE FROM {self._table} WHERE expires_at < clock_timestamp()")
+            cursor = connection.cursor(row_factory=tuple_row)
+            asked_at = time.monotonic()
+            await cursor.execute("SELECT clock_timestamp()")
+            for (now,) in await cursor.fetchall():
+                if self._clock.observe(now, asked_at) > self._settings.heartbeat_seconds:
+                    _log.warning("durable.clock_was_set_forward")
+                    self._patient_until = time.monotonic() + self._settings.lease_seconds
+            if time.monotonic() < self._patient_until:
+                return
+            await cursor.execute(f"DELETE FROM {self._table} WHERE expires_at < clock_timestamp()")
             if cursor.rowcount:
                 _log.info("durable.dead_instances", count=cursor.rowcount)
 
@@ -119,6 +133,7 @@ class Lease:
             try:
                 async with transaction(self._pool) as connection:
                     cursor = connection.cursor(row_factory=tuple_row)
+                    asked_at = time.monotonic()
                     # Repeatable, for the case that the connection breaks while it commits.
                     await cursor.execute(
                         f"""
@@ -130,7 +145,7 @@ class Lease:
                         (self.instance_id, self._name, self._settings.lease_seconds),
                     )
                     for (now,) in await cursor.fetchall():
-                        self._clock.observe(now)
+                        self._clock.observe(now, asked_at)
             except Exception as error:  # noqa: BLE001 - also a migration that is still to come
                 await asyncio.sleep(outage.failed(error))
             else:
@@ -198,11 +213,12 @@ class _Heartbeat(threading.Thread):
                     continue
                 self._outage.succeeded()
                 if not renewed:
-                    self._call_soon(self._lost.set)
                     return
                 # The moment before the statement: the lease is at least as long as we think.
                 self.renewed_at = now
         finally:
+            # Also if this thread should fail in a way that nobody thought of: better a fresh lease than none.
+            self._call_soon(self._lost.set)
             if connection is not None:
                 connection.close()
 

@@ -4,32 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
-from .claims import Claim, Done, Later, Release, Settlement
+from .claims import Claim, Claimed, Done, Later, Release, Settlement
 from .ddl import check_name
+from .reading import fetch_readable
 
 PRIORITIES = tuple(range(10))
 
-_CLAIM_COLUMNS = ("id", "claim_no", "attempts", "run_at", "priority", "suspect")
-
-
-class Claimed(NamedTuple):
-    """What one round of claiming brought.
-
-    Attributes:
-        claims: the rows, now owned.
-        now: the database's clock when the round ran.
-    """
-
-    claims: list[Claim]
-    now: datetime
+# PostgreSQL's years reach further than Python's, and a moment may be infinite. Such rows are read as at the edges.
+_RUN_AT = "least(greatest({0}.run_at, '1970-01-01Z'), '9999-12-31Z')"
+_CLAIM_COLUMNS = ("t.id", "t.claim_no", "t.attempts", _RUN_AT.format("t"), "t.priority", "t.suspect")
+# A row that cannot be read is looked at again after so long: somebody may have mended it.
+_UNREADABLE_SECONDS = 3600.0
 
 
 class TableQueue:
@@ -40,8 +32,8 @@ class TableQueue:
 
     Args:
         table: with its schema, ``"dispatcher.tasks"``; also the name of its NOTIFY channel.
-        columns: the domain's columns that every claim brings along in ``Claim.row``. Their values must load: a
-            timestamp must not be ``infinity``.
+        columns: the domain's columns that every claim brings along in ``Claim.row``. Where a value does not load (a
+            timestamp that is ``infinity``), that row alone is set aside (:meth:`unreadable`).
         counts_attempts: False where attempts mean nothing (a pump that tries for ever).
         start_assignments: SQL for the SET clause when work starts, such as ``"state = 'SENDING'"``. The row's
             columns are named ``t.…``.
@@ -108,6 +100,18 @@ class TableQueue:
         when they were swept from a dead owner.
         """
 
+    def unreadable(self, claim: Claim, error: Exception) -> Settlement:  # noqa: ARG002 - for those who override it
+        """Says what becomes of a row whose columns cannot be read, and that no handler can be given therefore.
+
+        Here it is put off for an hour, so that it comes up in the log again and again and is in nobody's way. A queue
+        whose rows can fail answers ``Done`` with a result that says so.
+
+        Args:
+            claim: without ``row``.
+            error: what reading it raised. Its text may quote the value.
+        """
+        return Settlement(claim, Release(_UNREADABLE_SECONDS))
+
     async def settle(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
         """Puts rows back or finishes them, where the fence ``(id, owner, claim_no)`` still holds.
 
@@ -157,44 +161,45 @@ class TableQueue:
             priority_boost_seconds: the age that one step of priority is worth.
             suspects: take only the rows whose owner died at work, or only the others.
         """
-        waiting = f"""
-            t.priority = {{level}}.priority
-            AND t.owner IS NULL AND t.finished_at IS NULL AND {"" if suspects else "NOT"} t.suspect
-            AND t.run_at >= coalesce({{level}}.low, '-infinity') AND t.run_at <= (SELECT horizon FROM clock)
-            {self._condition}
-        """
-        returned = ", ".join(f"t.{column}" for column in (*_CLAIM_COLUMNS, *self.columns))
+        columns = (*_CLAIM_COLUMNS, *(f"t.{column}" for column in self.columns))
         # The clock is read once, in a CTE of its own: as a volatile function it could not bound an index scan. The
-        # levels are tried in order and lazily: the outer LIMIT stops before rows are locked that nobody takes.
+        # levels are tried in order and lazily: the outer LIMIT stops before rows are locked that nobody takes. What
+        # the round has seen stands in a row of its own before the claims.
         cursor = connection.cursor(row_factory=tuple_row)
         await cursor.execute(
             f"""
             WITH clock AS MATERIALIZED (
-                SELECT now, now + make_interval(secs => %(horizon)s) AS horizon
+                SELECT now, now + make_interval(secs => %(horizon)s) AS horizon,
+                    EXISTS (SELECT FROM {self.schema}.instance WHERE id = %(owner)s) AS live
                 FROM (SELECT clock_timestamp() AS now) AS at
             ), level AS MATERIALIZED (
-                SELECT l.priority, l.low
+                SELECT l.priority, oldest.run_at
                 FROM unnest(%(priorities)s::smallint[], %(low_water)s::timestamptz[]) AS l(priority, low)
                 CROSS JOIN LATERAL (
                     SELECT t.run_at FROM {self.table} AS t
-                    WHERE {waiting.format(level="l")}
+                    WHERE {self._waiting("l", suspects=suspects)}
+                        AND t.run_at >= coalesce(l.low, '-infinity') AND t.run_at <= (SELECT horizon FROM clock)
                     ORDER BY t.run_at LIMIT 1
                 ) AS oldest
-                WHERE EXISTS (SELECT FROM {self.schema}.instance WHERE id = %(owner)s)
+                WHERE (SELECT live FROM clock)
                 ORDER BY oldest.run_at - l.priority * make_interval(secs => %(boost)s), l.priority DESC
             ), due AS MATERIALIZED (
                 SELECT picked.id FROM level CROSS JOIN LATERAL (
                     SELECT t.id FROM {self.table} AS t
-                    WHERE {waiting.format(level="level")}
+                    WHERE {self._waiting("level", suspects=suspects)}
+                        AND t.run_at >= level.run_at AND t.run_at <= (SELECT horizon FROM clock)
                     ORDER BY t.run_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
                 ) AS picked
                 LIMIT %(limit)s
             ), taken AS (
                 UPDATE {self.table} AS t SET owner = %(owner)s, claim_no = t.claim_no + 1
                 FROM due WHERE t.id = due.id
-                RETURNING {returned}
+                RETURNING {", ".join(columns)}
             )
-            SELECT clock.now, taken.* FROM clock LEFT JOIN taken ON true
+            SELECT now, live, ARRAY(SELECT priority FROM level), ARRAY(SELECT {_RUN_AT.format("level")} FROM level)
+                {", NULL" * len(columns)}
+            FROM clock
+            UNION ALL SELECT NULL, NULL, NULL, NULL, taken.* FROM taken
             """,
             {
                 **self.parameters,
@@ -206,9 +211,39 @@ class TableQueue:
                 "boost": priority_boost_seconds,
             },
         )
-        rows = await cursor.fetchall()
-        claims = [self._claim_of(owner, row[1:]) for row in rows if row[1] is not None]
-        return Claimed(claims, rows[0][0])
+        ((now, live, priorities, moments, *_), *rows), failures = await fetch_readable(cursor, id_column=4)
+        return Claimed(
+            [self._claim_of(owner, row[4:]) for row in rows],
+            now,
+            dict(zip(priorities, moments, strict=True)) if live else None,
+            [(claim, failures[claim.id]) for claim in await self._bare_claims(connection, owner, failures)],
+        )
+
+    async def oldest(
+        self, connection: AsyncConnection[Any], below: Sequence[datetime | None]
+    ) -> Mapping[int, datetime]:
+        """Returns when the oldest waiting row below a moment had to run, by priority; suspects do not count.
+
+        Args:
+            connection: in a transaction, or in autocommit.
+            below: the moment for each priority; None is the present.
+        """
+        cursor = connection.cursor(row_factory=tuple_row)
+        await cursor.execute(
+            f"""
+            WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
+            SELECT l.priority, {_RUN_AT.format("oldest")}
+            FROM unnest(%(priorities)s::smallint[], %(below)s::timestamptz[]) AS l(priority, below)
+            CROSS JOIN LATERAL (
+                SELECT t.run_at FROM {self.table} AS t
+                WHERE {self._waiting("l", suspects=False)}
+                    AND t.run_at < coalesce(l.below, (SELECT now FROM clock))
+                ORDER BY t.run_at LIMIT 1
+            ) AS oldest
+            """,
+            {**self.parameters, "priorities": list(PRIORITIES), "below": list(below)},
+        )
+        return dict(await cursor.fetchall())
 
     async def start(self, connection: AsyncConnection[Any], claims: Sequence[Claim]) -> dict[UUID, int]:
         """Notes that work on these claims starts, where the fence still holds.
@@ -263,7 +298,7 @@ class TableQueue:
                 suspect = t.suspect OR orphan.started, started_at = NULL
                 {self._release_extra}
             FROM orphan WHERE t.id = orphan.id
-            RETURNING t.id, orphan.started, t.run_at
+            RETURNING t.id, orphan.started, {_RUN_AT.format("t")}
             """,
             {**self.parameters, "limit": limit},
         )
@@ -274,12 +309,21 @@ class TableQueue:
 
     async def held(self, connection: AsyncConnection[Any], owner: UUID) -> list[Claim]:
         """Returns the rows that the database says this owner holds, without the domain's columns."""
-        columns = ", ".join(_CLAIM_COLUMNS)
         cursor = connection.cursor(row_factory=tuple_row)
         await cursor.execute(
-            f"SELECT {columns} FROM {self.table} WHERE owner = %(owner)s AND finished_at IS NULL", {"owner": owner}
+            f"SELECT {', '.join(_CLAIM_COLUMNS)} FROM {self.table} AS t"
+            " WHERE t.owner = %(owner)s AND t.finished_at IS NULL",
+            {"owner": owner},
         )
-        return [_bare_claim(owner, row) for row in await cursor.fetchall()]
+        return [Claim(row[0], owner, *row[1:]) for row in await cursor.fetchall()]
+
+    def _waiting(self, level: str, *, suspects: bool) -> str:
+        """Returns the condition of a row that waits in the priority of a level."""
+        return f"""
+            t.priority = {level}.priority
+            AND t.owner IS NULL AND t.finished_at IS NULL AND {"" if suspects else "NOT"} t.suspect
+            {self._condition}
+        """
 
     async def _write_verdicts(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
         actions = [settlement.action for settlement in settlements]
@@ -357,14 +401,17 @@ class TableQueue:
         return {row_id for row_id, _ in released}
 
     def _claim_of(self, owner: UUID, row: Sequence[Any]) -> Claim:
-        columns = dict(zip(self.columns, row[len(_CLAIM_COLUMNS) :], strict=True))
-        return replace(_bare_claim(owner, row), row=columns)
+        row_id, claim_no, attempts, run_at, priority, suspect, *own = row
+        columns = dict(zip(self.columns, own, strict=True))
+        return Claim(row_id, owner, claim_no, attempts, run_at, priority, suspect, columns)
 
-
-def _bare_claim(owner: UUID, row: Sequence[Any]) -> Claim:
-    """Makes a claim of a row that begins with `_CLAIM_COLUMNS`."""
-    row_id, claim_no, attempts, run_at, priority, suspect = row[: len(_CLAIM_COLUMNS)]
-    return Claim(row_id, owner, claim_no, attempts, run_at, priority, suspect)
+    async def _bare_claims(
+        self, connection: AsyncConnection[Any], owner: UUID, ids: Mapping[UUID, object]
+    ) -> list[Claim]:
+        """Returns what this transaction has claimed, without the domain's columns."""
+        if not ids:
+            return []
+        return [claim for claim in await self.held(connection, owner) if claim.id in ids]
 
 
 def _fence(claims: Sequence[Claim]) -> dict[str, list[Any]]:

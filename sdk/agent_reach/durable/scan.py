@@ -13,19 +13,20 @@ from uuid import UUID
 
 from psycopg_pool import AsyncConnectionPool
 
-from .claims import Claim
+from .claims import Claim, Claimed
 from .clock import DatabaseClock
 from .lease import Lease
 from .low_water import LowWater
 from .outage import Outage, transaction
-from .queue import Claimed, TableQueue
+from .queue import PRIORITIES, TableQueue
 from .settings import QueueSettings
 
 # As the `run_at` of a wake-up: nobody knows how old the rows are, look at all.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Rows taken by one statement at most: a bigger bite would take from other replicas what they could do meanwhile.
-_MAX_CLAIM = 500
+# Rows taken by one statement at most. Beyond, a row costs hardly less, and a bigger bite would take from other
+# replicas what they could do meanwhile.
+_MAX_CLAIM = 250
 # While the memory is too full to claim all that lies ahead, rows become due unclaimed: look again this soon.
 _CROWDED_SECONDS = 1.0
 
@@ -56,12 +57,16 @@ class Hands(Protocol):
     def take(self, owner: UUID, claims: Sequence[Claim]) -> None:
         """Takes rows that were claimed for an owner."""
 
+    def set_aside(self, owner: UUID, unreadable: Sequence[tuple[Claim, Exception]]) -> None:
+        """Takes rows that were claimed for an owner and cannot be read."""
+
 
 class Scanner:
     """Scans one queue by the clock, when it is woken, and when hands come free while rows wait.
 
     Rows that are due are claimed as far as they can soon run, so that replicas share a backlog by what they do.
-    Only when none are left are rows claimed ahead.
+    Only when none are left are rows claimed ahead. Beside the scans it is looked below the low-water mark from time to
+    time, which may take long while somebody holds a snapshot; no claim waits for it.
 
     Args:
         pool: where connections come from.
@@ -87,22 +92,27 @@ class Scanner:
         self._lease = lease
         self._clock = clock
         self._hands = hands
-        self._low_water = LowWater(settings.full_scan_seconds)
+        self._low_water = LowWater()
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
         self._wanted = True
         self._event = asyncio.Event()
+        self._back_event = asyncio.Event()
         self.behind = False
 
     def wake(self, run_at: datetime | None = None) -> None:
-        """Scans at once, from ``run_at`` on where that may lie in the past."""
-        if run_at is not None:
+        """Scans at once, from ``run_at`` on where that may lie in the past; `LONG_AGO` has the whole table looked at."""
+        if run_at == LONG_AGO:
+            self._back_event.set()
+        elif run_at is not None:
             self._low_water.lower(run_at)
         self._wanted = True
         self._event.set()
 
     def look_again(self) -> None:
-        """Notes that hands may have come free."""
+        """Notes that hands may have come free, or are draining."""
         self._event.set()
+        if self._hands.draining:
+            self._back_event.set()
 
     async def run(self) -> None:
         """Claims until the hands are draining."""
@@ -131,6 +141,27 @@ class Scanner:
                 interval = self._settings.scan_interval_seconds * self._random.uniform(0.9, 1.0)
                 scan_at = time.monotonic() + (min(_CROWDED_SECONDS, interval) if crowded else interval)
 
+    async def look_back(self) -> None:
+        """Looks below the marks, by the clock and when it is woken, until the hands are draining."""
+        outage = Outage("look-back", queue=self._queue.name)
+        while True:
+            await wait(self._back_event, self._settings.full_scan_seconds)
+            self._back_event.clear()
+            if self._hands.draining:
+                return
+            try:
+                async with transaction(self._pool) as connection:
+                    found = await self._queue.oldest(connection, self._low_water.marks)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                self._back_event.set()
+                await asyncio.sleep(outage.failed(error))
+                continue
+            outage.succeeded()
+            for priority, run_at in found.items():
+                self._low_water.lower(run_at, priority)
+            if found:
+                self.wake()
+
     def _worth_a_claim(self) -> bool:
         """Says whether there is room for half a batch, or nothing to do: a claim costs the same for one row."""
         half = max(1, min(self._settings.batch_size, self._settings.concurrency) // 2)
@@ -143,24 +174,34 @@ class Scanner:
             Whether more lies ahead than there is room for.
         """
         limit = min(self._hands.room, _MAX_CLAIM)
-        due = await self._claim(limit)
-        self.behind = len(due.claims) >= limit
-        self._low_water.scanned(due.claims, due.now, exhausted=not self.behind)
+        due = await self._claim(limit, low_water=self._low_water.begin())
+        self.behind = len(due.claims) + len(due.unreadable) >= limit
+        if due.oldest is not None:
+            self._low_water.scanned(due.oldest, due.now)
         if not full_round:
             return False
         if self._hands.wants_suspect:
+            # Suspects are few and have an index of their own.
             await self._claim(1, suspects=True)
         while not self.behind and not self._hands.draining and (limit := min(self._hands.room_ahead, _MAX_CLAIM)) > 0:
-            ahead = await self._claim(limit, horizon_seconds=self._settings.preload_seconds)
-            if len(ahead.claims) < limit:
+            ahead = await self._claim(
+                limit, low_water=self._low_water.marks, horizon_seconds=self._settings.preload_seconds
+            )
+            if len(ahead.claims) + len(ahead.unreadable) < limit:
                 return False
         return True
 
-    async def _claim(self, limit: int, *, horizon_seconds: float = 0.0, suspects: bool = False) -> Claimed:
+    async def _claim(
+        self,
+        limit: int,
+        *,
+        low_water: Sequence[datetime | None] = (None,) * len(PRIORITIES),
+        horizon_seconds: float = 0.0,
+        suspects: bool = False,
+    ) -> Claimed:
         owner = self._lease.instance_id
-        # Suspects are few and have an index of their own.
-        low_water = [None] * 10 if suspects else self._low_water.marks(time.monotonic())
         async with transaction(self._pool) as connection:
+            asked_at = time.monotonic()
             claimed = await self._queue.claim(
                 connection,
                 owner,
@@ -170,8 +211,9 @@ class Scanner:
                 priority_boost_seconds=self._settings.priority_boost_seconds,
                 suspects=suspects,
             )
-            self._clock.observe(claimed.now)
+            self._clock.observe(claimed.now, asked_at)
         self._hands.take(owner, claimed.claims)
+        self._hands.set_aside(owner, claimed.unreadable)
         return claimed
 
 

@@ -19,8 +19,8 @@ class QueueSettings:
         preload_multiplier: rows due within ``scan_interval_seconds * preload_multiplier`` are claimed ahead and then
             started to the millisecond. At least 1, or rows due between two scans would be late.
         flush_seconds: how long an answer may wait for others to be written together with it.
-        full_scan_seconds: how often a scan starts from the oldest row again instead of the low-water mark. A row that
-            appeared below the mark and that nobody announced waits this long at most.
+        full_scan_seconds: how often it is looked below the low-water mark, from which scans start. A row that
+            appeared there and that nobody announced waits this long at most.
         priority_boost_seconds: one step of priority is worth this much age: with 60, a row of priority 5 that has
             waited over 4 minutes goes before a fresh one of priority 9. So nothing starves.
         failure_base_seconds: a row whose handler failed without an answer waits this long, doubling up to

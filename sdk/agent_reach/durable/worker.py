@@ -25,6 +25,7 @@ from .queue import TableQueue
 from .scan import LONG_AGO, Scanner, wait
 from .settings import QueueSettings
 from .slots import Reservation, SuspectGate
+from .tasks import cancel_and_wait
 
 Handler = Callable[[Batch], Awaitable[None]]
 
@@ -110,7 +111,8 @@ class Worker:
         async with asyncio.TaskGroup() as group:
             self._group = group
             group.create_task(self._completer.run())
-            self._loops = [group.create_task(self._scanner.run()), group.create_task(self._dispatch())]
+            loops = (self._scanner.run(), self._scanner.look_back(), self._dispatch())
+            self._loops = [group.create_task(loop) for loop in loops]
 
     def wake(self, run_at: datetime | None = None) -> None:
         """Scans at once. Give the earliest ``run_at`` of the new rows where it may lie in the past."""
@@ -173,8 +175,7 @@ class Worker:
         # A claim under way may bring rows yet; cut off, they would wait for a sweep.
         if self._loops:
             await asyncio.wait(self._loops, timeout=_CANCEL_SECONDS)
-            for loop in self._loops:
-                loop.cancel()
+            await cancel_and_wait(self._loops)
         self._hand_back(self._heap.clear())
         if self._handlers:
             await asyncio.wait(self._handlers, timeout=seconds)
@@ -259,6 +260,15 @@ class Worker:
             return
         self._heap.push(claims)
         self._dispatch_event.set()
+
+    def set_aside(self, owner: UUID, unreadable: Sequence[tuple[Claim, Exception]]) -> None:
+        """Settles rows that no handler can be given, as the queue says."""
+        if owner != self._lease.instance_id:
+            return
+        for claim, error in unreadable:
+            # Not the error's text, which may quote what nobody shall read in a log.
+            self._log.error("durable.row_unreadable", id=str(claim.id), error=type(error).__name__)
+            self._completer.submit(self.queue.unreadable(claim, error), urgent=True)
 
     @property
     def _free(self) -> int:

@@ -14,6 +14,7 @@ from .errors import (
     AttemptInterruptedError,
     BindingError,
     HandlerError,
+    NotInstalledError,
     ParameterError,
     RegistrationError,
     RetryError,
@@ -21,7 +22,7 @@ from .errors import (
     TaskNotFoundError,
     TaskStateError,
 )
-from .model import Attempt, GiveUp, Report, Retry, Scheduled, State, Stats, Task
+from .model import Attempt, GiveUp, Report, Retry, Scheduled, State, Stats, Task, Wait
 from .operate import Operations, Page
 from .options import TaskOptions
 from .schema import install, install_sql
@@ -42,6 +43,7 @@ __all__ = [
     "Context",
     "GiveUp",
     "HandlerError",
+    "NotInstalledError",
     "Operations",
     "Page",
     "ParameterError",
@@ -61,6 +63,7 @@ __all__ = [
     "TaskNotFoundError",
     "TaskOptions",
     "TaskStateError",
+    "Wait",
     "Worker",
     "install",
     "install_sql",

@@ -6,16 +6,16 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack, overload
 from uuid import UUID
 
 import structlog
 
 from . import connections, schema
 from .connections import AsyncConnection, SyncConnection
-from .decorator import Objects, Replays
+from .decorator import ErrorRules, Errors, Objects, Replays, Reraising, Scheduling
 from .errors import HandlerError
 from .handlers import Registry, listener
 from .model import Scheduled
@@ -30,7 +30,6 @@ from .strategies import Strategy
 from .telemetry import Telemetry
 from .worker import Worker, working
 
-P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F")
 
@@ -93,13 +92,13 @@ class Retries:
 
     # -- tables -----------------------------------------------------------------------------------------------------
 
-    def install(self) -> list[int]:
-        """Creates or upgrades the library's tables; returns the versions that were missing."""
-        return schema.install(self._direct_dsn, self._schema)
+    def install(self, *, grant_to: str | None = None) -> list[int]:
+        """Creates or upgrades the library's tables; see :func:`agent_reach.retry.install`."""
+        return schema.install(self._direct_dsn, self._schema, grant_to=grant_to)
 
-    def install_sql(self, after: int = 0) -> str:
+    def install_sql(self, after: int = 0, *, grant_to: str | None = None) -> str:
         """Returns the SQL of :meth:`install`, after the version that is installed already."""
-        return schema.install_sql(self._schema, after)
+        return schema.install_sql(self._schema, after, grant_to=grant_to)
 
     # -- handlers ---------------------------------------------------------------------------------------------------
 
@@ -125,15 +124,40 @@ class Retries:
 
         return decorate
 
+    @overload
     def on_failure(
         self,
         *,
-        include: tuple[type[Exception], ...] = (Exception,),
-        exclude: tuple[type[Exception], ...] = (),
+        include: Errors = ...,
+        exclude: Errors = ...,
+        uncounted: Errors = ...,
+        reraise: Literal[False] = False,
+        code: str | None = ...,
+        **options: Unpack[TaskOptions],
+    ) -> Scheduling: ...
+
+    @overload
+    def on_failure(
+        self,
+        *,
+        include: Errors = ...,
+        exclude: Errors = ...,
+        uncounted: Errors = ...,
+        reraise: Literal[True],
+        code: str | None = ...,
+        **options: Unpack[TaskOptions],
+    ) -> Reraising: ...
+
+    def on_failure(
+        self,
+        *,
+        include: Errors = (Exception,),
+        exclude: Errors = (),
+        uncounted: Errors = (),
         reraise: bool = False,
         code: str | None = None,
         **options: Unpack[TaskOptions],
-    ) -> Callable[[Callable[P, T]], Callable[P, Any]]:
+    ) -> Any:
         """Makes a function whose failed calls are done again later, with the same arguments.
 
         Called normally, it runs here. When it raises one of ``include`` the call is registered, and the caller gets a
@@ -143,6 +167,8 @@ class Retries:
         Args:
             include: errors after which trying again may help. Another one later ends the task as GIVEN_UP.
             exclude: of those, which not.
+            uncounted: errors that say that what the function needs is away. The call is done again too, but after
+                such an error no attempt is spent: it waits by its strategy, 1 s at least.
             reraise: register in a transaction of its own always, and let the error go on to the caller.
             code: of the tasks; by default the function's module and name, so that moving it needs one.
             options: of the tasks. The call that failed here counts as no attempt.
@@ -151,24 +177,29 @@ class Retries:
             HandlerError: a call of it could not be done again: a closure, a parameter that cannot be stored.
             RegistrationError: no task could have these options.
         """
+        rules = ErrorRules(include, exclude, uncounted)
 
-        def decorate(function: Callable[P, T]) -> Callable[P, Any]:
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             check(merged(self.settings, options), self._strategies)
-            handler = self._replays.handler(function, code, options, include, exclude)
+            handler = self._replays.handler(function, code, options, rules)
             self._registry.add(handler)
             return self._replays.wrap(function, handler, reraise=reraise)
 
         return decorate
 
-    def add_object(self, target: object, name: str | None = None) -> None:
-        """Registers an object whose methods :meth:`on_failure` decorates.
+    def add_object(self, target: T, name: str | None = None) -> T:
+        """Registers an object whose methods :meth:`on_failure` decorates, or a class for its class methods.
 
         Args:
-            target: the object.
-            name: under which tasks refer to it, by default its class's module and name.
+            target: the object, or the class; returned, so that this decorates a class too.
+            name: under which tasks refer to it, by default the module and name of the class.
+
+        Raises:
+            HandlerError: another object has the name.
         """
-        kind = type(target)
+        kind = target if isinstance(target, type) else type(target)
         self._objects.add(target, name or f"{kind.__module__}.{kind.__qualname__}")
+        return target
 
     def add_strategy(self, strategy: Strategy) -> None:
         """Makes a strategy of the application's known, in every process that registers or does tasks with it."""
@@ -267,7 +298,14 @@ class Retries:
             return await worker.run_now(task_id)
 
     def run_now(self, task_id: UUID) -> Any:
-        """As :meth:`run_now_async`, for callers without a loop."""
+        """As :meth:`run_now_async`, for callers without a loop.
+
+        Raises:
+            HandlerError: there is a loop, which it would block.
+        """
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise HandlerError("there is an event loop, which this would block: await run_now_async")
 
         async def alone() -> Any:
             async with self._working(None, claims=False) as worker:

@@ -16,6 +16,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from .errors import HandlerError, ParameterError
 
 MAX_PAYLOAD_BYTES = 1024 * 1024
+_MAX_STEPS_SHOWN = 20
 
 
 class Codec:
@@ -51,8 +52,8 @@ class Codec:
             # As JSON pydantic makes null of them.
             _refuse_numbers_without_value(self._adapter.dump_python(checked, warnings=False))
             encoded = self._adapter.dump_python(checked, mode="json", warnings="error")
-            self._adapter.validate_json(_text(encoded, self._where))
-        except (ValidationError, ValueError) as error:
+            self._adapter.validate_json(_text(encoded))
+        except (ValidationError, ValueError, RecursionError) as error:
             # pydantic's messages repeat the values, which may be private: only places and reasons are told.
             raise ParameterError(f"{self._where}: {_reasons(error)}") from error
         return encoded
@@ -167,17 +168,17 @@ def dumps(payload: Any) -> str:
         ParameterError: it does not take it.
     """
     try:
-        return _text(payload, "parameter")
-    except ValueError as error:
-        raise ParameterError(str(error)) from error
+        return _text(payload)
+    except (ValueError, RecursionError) as error:
+        raise ParameterError(f"parameter: {_reasons(error)}") from error
 
 
-def _text(payload: Any, where: str) -> str:
+def _text(payload: Any) -> str:
     text = json.dumps(payload, ensure_ascii=False, allow_nan=False)
     if "\\u0000" in text and _has_nul(payload):
-        raise ValueError(f"{where}: text with a NUL character cannot be stored")
+        raise ValueError("text with a NUL character cannot be stored")
     if len(text.encode()) > MAX_PAYLOAD_BYTES:  # raises UnicodeEncodeError, a ValueError, for lone surrogates
-        raise ValueError(f"{where}: more than {MAX_PAYLOAD_BYTES} bytes as JSON")
+        raise ValueError(f"more than {MAX_PAYLOAD_BYTES:,} bytes as JSON: store it elsewhere, and register where")
     return text
 
 
@@ -199,11 +200,20 @@ def _has_nul(payload: Any) -> bool:
     return isinstance(payload, list) and any(map(_has_nul, payload))
 
 
-def _reasons(error: ValueError) -> str:
+def _reasons(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return "text with a lone surrogate, or bytes that are no UTF-8, cannot be stored"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or holds itself"
     if not isinstance(error, ValidationError):
-        return type(error).__name__ if isinstance(error, UnicodeError) else str(error)
+        return str(error)
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in found[:5])
+    return "; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in found[:5])
+
+
+def _place(steps: tuple[int | str, ...]) -> str:
+    shown = ".".join(map(str, steps[:_MAX_STEPS_SHOWN])) or "value"
+    return shown if len(steps) <= _MAX_STEPS_SHOWN else f"{shown}…"
 
 
 def _name(kind: Any) -> str:

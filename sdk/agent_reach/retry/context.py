@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -37,16 +36,16 @@ class _Attempt:
         self._batch = batch
         self._claim = claim
         self._verdict = verdict
-        self._stop = threading.Event()
+        self._stop = False
 
     @property
     def stopped(self) -> bool:
         """Whether whatever is done from now on counts for nothing: the task was lost, cancelled, or took too long."""
-        return self._stop.is_set() or self._batch.lost(self._claim)
+        return self._stop or self._batch.lost(self._claim)
 
     def stop(self) -> None:
         """Tells the handler to stop (for the library)."""
-        self._stop.set()
+        self._stop = True
 
 
 class Context(_Attempt):
@@ -101,7 +100,7 @@ class SyncContext(_Attempt):
 
     def _complete(self, connection: Any) -> None:
         settlement = Settlement(self._claim, Done(), self._verdict)
-        if self._stop.is_set() or not _drive(self._queue.settle(connection, [settlement])):
+        if self._stop or not _drive(self._queue.settle(connection, [settlement])):
             raise ClaimLostError(f"task {self.task_id} is not ours any more")
         _drive(self._queue.apply(connection, [settlement]))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from . import connections
 from .codec import ArgumentsCodec, arguments_codec
@@ -19,12 +20,55 @@ from .store import Draft
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 Errors = tuple[type[Exception], ...]
 
 
+class Scheduling(Protocol):
+    """Decorates a function that returns, where its call failed, a :class:`Scheduled` in the place of its result."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Callable[P, Coroutine[Any, Any, T | Scheduled]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T | Scheduled]: ...
+
+
+class Reraising(Protocol):
+    """Decorates a function that raises what it raised, and so returns what it returned."""
+
+    def __call__(self, function: F, /) -> F:
+        """Returns the decorated function."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRules:
+    """What the errors of a decorated function mean.
+
+    Attributes:
+        include: trying again may help.
+        exclude: of those, it does not.
+        uncounted: what the function needs is away: trying again may help, and no attempt is spent.
+    """
+
+    include: Errors
+    exclude: Errors
+    uncounted: Errors
+
+    def retryable(self, error: BaseException) -> bool:
+        """Says whether trying again may help."""
+        return isinstance(error, (*self.include, *self.uncounted)) and not isinstance(error, self.exclude)
+
+    def counted(self, error: BaseException) -> bool:
+        """Says whether an attempt was spent."""
+        return not isinstance(error, self.uncounted)
+
+
 class Objects:
-    """The objects whose methods can be done again later, by name."""
+    """The objects, and classes, whose methods can be done again later, by name."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, object] = {}
@@ -47,8 +91,9 @@ class Objects:
         for name, known in self._by_name.items():
             if known is target:
                 return name
+        what = f"the class {target.__qualname__}" if isinstance(target, type) else f"this {type(target).__qualname__}"
         raise HandlerError(
-            f"this {type(target).__qualname__} is not registered, so its call could not be done again later:"
+            f"{what} is not registered, so its call could not be done again later:"
             " call retry.add_object(…) with it first"
         )
 
@@ -78,7 +123,7 @@ class Replays:
         self._bound = bound
 
     def handler(
-        self, function: Callable[..., Any], code: str | None, options: TaskOptions, include: Errors, exclude: Errors
+        self, function: Callable[..., Any], code: str | None, options: TaskOptions, rules: ErrorRules
     ) -> Handler:
         """Makes a handler of a function that is to be decorated.
 
@@ -100,7 +145,8 @@ class Replays:
             prepare,
             _as_it_is,
             options,
-            lambda error: isinstance(error, include) and not isinstance(error, exclude),
+            rules.retryable,
+            rules.counted,
         )
 
     def wrap(
@@ -201,7 +247,8 @@ def _as_it_is(payload: Any) -> Any:
 
 
 def _is_method(function: Callable[..., Any]) -> bool:
-    return next(iter(inspect.signature(function).parameters), None) == "self"
+    # A function does not know yet that it is one: its class is still being made.
+    return next(iter(inspect.signature(function).parameters), None) in {"self", "cls"}
 
 
 def _refuse_what_cannot_be_found_again(function: Callable[..., Any]) -> None:
@@ -214,7 +261,10 @@ def _refuse_what_cannot_be_found_again(function: Callable[..., Any]) -> None:
         raise HandlerError(
             f"{name} is a closure over {', '.join(captured)}, which could not be restored later: pass them as arguments"
         )
+    if "<locals>" in name:
+        raise HandlerError(
+            f"{name} is defined inside another function, so the process that is to do it again may not have it:"
+            " move it to its module, or its class's"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise HandlerError(f"{name} is a generator: a call of it does nothing by itself")
-    if next(iter(inspect.signature(function).parameters), None) == "cls":
-        raise HandlerError(f"{name} is a class method: decorate a function or a method of a registered object")

@@ -7,6 +7,7 @@
     │   ├── ParameterError        the parameter is not what the handler takes, or does not fit into JSON
     │   └── StrategyError         an unknown strategy, or one that lacks its interval
     ├── HandlerError              this function cannot be a handler, or cannot be done again later
+    ├── NotInstalledError         the tables are not there, or are older than this library
     ├── BindingError              this connection cannot be used that way
     ├── TaskNotFoundError         there is no such task
     ├── TaskStateError            the task's state does not allow it
@@ -43,6 +44,12 @@ class StrategyError(RegistrationError):
 
 class HandlerError(RetryError):
     """This function cannot be a handler, or cannot be done again later."""
+
+
+class NotInstalledError(RetryError):
+    """The tables are not there, or are older than this library."""
+
+    advice = "run `reach retry install`, or retry.install(), as a role that may create them"
 
 
 class BindingError(RetryError):

@@ -27,6 +27,7 @@ class Handler:
         encode: checks a parameter and returns its payload; raises ParameterError.
         options: of tasks whose registration says nothing else.
         retryable: whether trying again may help after this error.
+        counted: whether this error has spent an attempt; otherwise the task waits, as after ``Wait``.
     """
 
     code: str
@@ -35,6 +36,7 @@ class Handler:
     encode: Callable[[Any], Any]
     options: TaskOptions
     retryable: Callable[[BaseException], bool] = lambda _: True
+    counted: Callable[[BaseException], bool] = lambda _: True
 
 
 @dataclass(slots=True)

@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from .strategies import MAX_GAP_SECONDS
+
 
 class State(StrEnum):
     """What has become of a task. WAITING and RUNNING are alive, the rest is final."""
@@ -44,8 +46,27 @@ class Retry:
     reason: str = "the handler asked for another attempt"
 
     def __post_init__(self) -> None:
-        if self.after is not None and not 0 <= self.after < float("inf"):
-            raise ValueError("Retry(after=…) must be a number of seconds, 0 or more")
+        if self.after is not None and not 0 <= self.after <= MAX_GAP_SECONDS:
+            raise ValueError(f"Retry(after=…) must be a number of seconds, 0 to {MAX_GAP_SECONDS:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A handler's answer: what it needs is away (a token, Redis, a partner). It was no attempt, and none is spent.
+
+    However often a task waits, its log has one line of waiting for each attempt. Its expiry goes on.
+
+    Attributes:
+        after: so many seconds from now; more than 0, since nothing else bounds how often it is asked.
+        reason: for people; kept as the task's last error.
+    """
+
+    after: float
+    reason: str = "the handler had to wait"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.after <= MAX_GAP_SECONDS:
+            raise ValueError(f"Wait(after=…) must be a number of seconds, more than 0 and up to {MAX_GAP_SECONDS:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +103,7 @@ class Task:
         payload: its parameter, as JSON value.
         state: what has become of it.
         priority: 0 to 9, 9 is the most urgent.
-        attempts: how often work on it was started.
+        attempts: how often work on it was started; what ended in :class:`Wait` does not count.
         max_attempts: how often it is started at most.
         run_at: when the next attempt is planned, or the last one was.
         created_at: when it was registered.
@@ -96,7 +117,7 @@ class Task:
         unique_key: at most one live task has it.
         description: for people.
         creator: for people: who registered it.
-        last_error: of the last attempt that failed.
+        last_error: of the last attempt that failed, or what it waits for.
     """
 
     id: UUID
@@ -132,7 +153,9 @@ class Attempt:
         ended_at: when it ended, or was found to have been interrupted.
         duration_seconds: how long it took.
         owner: the instance that worked on it.
-        error: why it failed; None when it succeeded.
+        error: why it failed, or waited; None when it succeeded.
+        waits: 0 for an attempt. Otherwise how often the handler answered :class:`Wait` in its place: the line tells of
+            all of them, from the first one's plan and start to the last one's end, and their time together.
     """
 
     attempt: int
@@ -142,6 +165,7 @@ class Attempt:
     duration_seconds: float | None
     owner: UUID | None
     error: str | None
+    waits: int = 0
 
 
 @dataclass(frozen=True, slots=True)

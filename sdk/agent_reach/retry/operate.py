@@ -48,6 +48,7 @@ class Operations:
         code: str | None = None,
         state: State | None = None,
         older_than: timedelta | None = None,
+        newer_than: timedelta | None = None,
         error: str | None = None,
         limit: int = 100,
         after: tuple[datetime, UUID] | None = None,
@@ -58,13 +59,14 @@ class Operations:
             code: only of this code.
             state: only in this state.
             older_than: only those registered longer ago.
+            newer_than: only those registered less long ago.
             error: only those whose last error holds this text, in upper or lower case.
             limit: how many at most, up to 1,000.
             after: ``Page.next`` of the page before.
         """
         limit = max(1, min(limit, MAX_LISTED))
-        age = None if older_than is None else older_than.total_seconds()
-        rows = self._fetch(self._statements.find(code, state and state.value, age, error, limit + 1, after))
+        ages = (_seconds(older_than), _seconds(newer_than))
+        rows = self._fetch(self._statements.find(code, state and state.value, ages, error, limit + 1, after))
         tasks = [task_of(row) for row in rows[:limit]]
         last = (tasks[-1].created_at, tasks[-1].id) if len(rows) > limit else None
         return Page(tasks, last)
@@ -139,3 +141,7 @@ class Operations:
     def _fetch(self, statement: tuple[str, dict[str, Any]]) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._dsn, prepare_threshold=None) as connection:
             return fetch(connection, statement)
+
+
+def _seconds(length: timedelta | None) -> float | None:
+    return None if length is None else length.total_seconds()

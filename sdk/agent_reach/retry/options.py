@@ -106,8 +106,15 @@ def check(options: TaskOptions, known: Strategies) -> None:
         _text(name, options.get(name), longest)
 
 
-def draft(code: str, payload: Any, options: TaskOptions, known: Strategies) -> Draft:
+def draft(code: str, payload: Any, options: TaskOptions, known: Strategies, origin: str | None = None) -> Draft:
     """Returns a task that can be inserted.
+
+    Args:
+        code: says who does it.
+        payload: its parameter, as JSON value.
+        options: all of them.
+        known: the strategies.
+        origin: the span in which it is registered, as ``traceparent``.
 
     Raises:
         RegistrationError: it cannot.
@@ -131,6 +138,7 @@ def draft(code: str, payload: Any, options: TaskOptions, known: Strategies) -> D
         max_execution_seconds=options.get("max_execution_seconds"),
         description=options.get("description"),
         creator=options.get("creator"),
+        origin=origin,
     )
 
 

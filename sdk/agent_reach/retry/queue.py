@@ -12,7 +12,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection
 
-from agent_reach.durable import Settlement, TableQueue
+from agent_reach.durable import Claim, Done, Settlement, TableQueue
 
 from .model import State
 
@@ -26,6 +26,7 @@ CLAIMED_COLUMNS = (
     "jitter_ratio",
     "expires_at",
     "max_execution_seconds",
+    "origin",
 )
 
 
@@ -36,7 +37,8 @@ class Verdict:
     Attributes:
         state: what the task is in from now on.
         error: for ``last_error``; None leaves the last one.
-        attempted: False where no attempt was made (expired, unreadable), so that none is logged.
+        attempted: False where the handler was not called (expired, unreadable), so that nothing is logged.
+        waits: 1 where the handler had to wait, which is no attempt: such lines of the log are one.
         started_at: of the attempt, on the database's clock.
         began: when the attempt began, on this process's monotonic clock.
         duration_seconds: of the attempt; what has passed since ``began`` when it is written, if not given.
@@ -45,6 +47,7 @@ class Verdict:
     state: State
     error: str | None = None
     attempted: bool = True
+    waits: int = 0
     started_at: datetime | None = None
     began: float = 0.0
     duration_seconds: float | None = None
@@ -53,6 +56,14 @@ class Verdict:
     def duration(self) -> float:
         """How long the attempt took, in seconds."""
         return time.monotonic() - self.began if self.duration_seconds is None else self.duration_seconds
+
+
+# Only where somebody waited: a line that might meet another is written twice into the WAL.
+_ONE_LINE_OF_WAITING = """
+    ON CONFLICT (task_id, attempt) WHERE waits > 0 DO UPDATE
+    SET waits = known.waits + 1, ended_at = excluded.ended_at, owner = excluded.owner, error = excluded.error,
+        duration_seconds = known.duration_seconds + excluded.duration_seconds
+"""
 
 
 class RetryQueue(TableQueue):
@@ -80,6 +91,11 @@ class RetryQueue(TableQueue):
         verdict = _verdict(settlement)
         return (verdict.state, verdict.error)
 
+    def unreadable(self, claim: Claim, error: Exception) -> Settlement:
+        """Ends a task whose columns cannot be read; its payload is read elsewhere, and never hinders this."""
+        reason = f"its row cannot be read: {type(error).__name__}"
+        return Settlement(claim, Done(), Verdict(State.UNREADABLE, reason, attempted=False))
+
     async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
         """Writes the attempts into their log."""
         attempts = [(s.claim, _verdict(s)) for s in settled if _verdict(s).attempted]
@@ -87,11 +103,13 @@ class RetryQueue(TableQueue):
             return
         await connection.execute(
             f"""
-            INSERT INTO {self.schema}.attempts
-                (task_id, attempt, planned_at, started_at, ended_at, duration_seconds, owner, error)
-            SELECT task_id, attempt, planned_at, started_at, clock_timestamp(), duration_seconds, owner, error
+            INSERT INTO {self.schema}.attempts AS known
+                (task_id, attempt, planned_at, started_at, ended_at, duration_seconds, owner, error, waits)
+            SELECT task_id, attempt, planned_at, started_at, clock_timestamp(), duration_seconds, owner, error, waits
             FROM unnest(%s::uuid[], %s::integer[], %s::timestamptz[], %s::timestamptz[], %s::float8[], %s::uuid[],
-                %s::text[]) AS a(task_id, attempt, planned_at, started_at, duration_seconds, owner, error)
+                %s::text[], %s::integer[])
+                AS a(task_id, attempt, planned_at, started_at, duration_seconds, owner, error, waits)
+            {_ONE_LINE_OF_WAITING if any(verdict.waits for _, verdict in attempts) else ""}
             """,
             (
                 [claim.id for claim, _ in attempts],
@@ -101,6 +119,7 @@ class RetryQueue(TableQueue):
                 [verdict.duration for _, verdict in attempts],
                 [claim.owner for claim, _ in attempts],
                 [verdict.error for _, verdict in attempts],
+                [verdict.waits for _, verdict in attempts],
             ),
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 
+from .bell import Bell
 from .codec import any_json
 from .connections import AsyncConnection, SyncConnection, async_driver, sync_driver
 from .handlers import Registry
@@ -46,6 +47,7 @@ class Registrar:
         self._strategies = strategies
         self._settings = settings
         self._telemetry = telemetry
+        self._bell = Bell(dsn, statements.channel)
 
     def draft(self, code: str, parameter: Any, options: TaskOptions) -> Draft:
         """Checks a task by its handler, if this process has it, and by what every task must be.
@@ -55,17 +57,19 @@ class Registrar:
         """
         handler = self._registry.get(code)
         if handler is None:
-            return draft(code, any_json(parameter), merged(self._settings, options), self._strategies)
-        layers = merged(self._settings, handler.options, options)
-        return draft(code, handler.encode(parameter), layers, self._strategies)
+            payload, layers = any_json(parameter), merged(self._settings, options)
+        else:
+            payload, layers = handler.encode(parameter), merged(self._settings, handler.options, options)
+        return draft(code, payload, layers, self._strategies, self._telemetry.origin())
 
     def insert(self, connection: SyncConnection, task: Draft) -> Scheduled:
         """Inserts a task in the connection's transaction."""
         driver = sync_driver(connection)
         for _ in range(_KEY_ROUNDS):
-            rows = fetch(driver, self._statements.insert(task, notify=self._settings.notify))
+            rings = self._settings.notify and self._bell.rings()
+            rows = fetch(driver, self._statements.insert(task, notify=rings))
             if rows:
-                return self._created(task)
+                return self._created(task, *rows[0][1:3], rings=rings)
             if task.unique_key is not None and (known := fetch(driver, self._statements.live(task.unique_key))):
                 return Scheduled(known[0][0], created=False)
         raise _changes_hands(task.unique_key)
@@ -74,9 +78,10 @@ class Registrar:
         """Inserts a task in the connection's transaction."""
         driver = await async_driver(connection)
         for _ in range(_KEY_ROUNDS):
-            rows = await fetch_async(driver, self._statements.insert(task, notify=self._settings.notify))
+            rings = self._settings.notify and self._bell.rings()
+            rows = await fetch_async(driver, self._statements.insert(task, notify=rings))
             if rows:
-                return self._created(task)
+                return self._created(task, *rows[0][1:3], rings=rings)
             if task.unique_key is not None:
                 known = await fetch_async(driver, self._statements.live(task.unique_key))
                 if known:
@@ -93,7 +98,9 @@ class Registrar:
         async with await psycopg.AsyncConnection.connect(self._dsn, prepare_threshold=None) as connection:
             return await self.insert_async(connection, task)
 
-    def _created(self, task: Draft) -> Scheduled:
+    def _created(self, task: Draft, transaction: str, moment: int, *, rings: bool) -> Scheduled:
+        if self._settings.notify and not rings:
+            self._bell.watch(transaction, moment)
         self._telemetry.registered(task.code)
         return Scheduled(task.id)
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 from typing import Any
 from uuid import UUID
 
-from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Engine, Later, TableQueue
+from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Engine, TableQueue
 
 from .context import Context, SyncContext
 from .errors import AttemptInterruptedError, ParameterError, StrategyError
 from .handlers import Call, Handler, Registry
-from .model import GiveUp, Report, Retry, State
+from .model import Report, State
 from .options import Strategies
+from .outcome import described, judge, printable
 from .queue import Verdict
 from .settings import RetrySettings
 from .strategies import gap_seconds
@@ -28,9 +30,7 @@ from .telemetry import Telemetry
 
 # A handler that was cancelled has so long to end before it is left to itself.
 _CANCEL_SECONDS = 5.0
-_MAX_ERROR_TEXT = 2000
-
-_SUCCESS: tuple[State, Done | Later, datetime | None] = (State.SUCCEEDED, Done(), None)
+_NO_SPAN = contextlib.nullcontext()
 
 Callback = Callable[[Report], Awaitable[None] | None]
 
@@ -107,14 +107,24 @@ class Runner:
             for claim in batch.claims:
                 work = self._open(claim)
                 if isinstance(work, Verdict):
-                    group.create_task(self._end_unstarted(batch, claim, work))
+                    group.create_task(self._alone(claim, self._end_unstarted(batch, claim, work)))
                 else:
                     ready[claim.id] = work
             if ready:
+                traced = self._telemetry.traced
                 for claim in await batch.start([work.claim for work in ready.values()]):
-                    group.create_task(self._attempt(batch, replace(ready.pop(claim.id), claim=claim)))
+                    work = replace(ready.pop(claim.id), claim=claim)
+                    group.create_task(self._alone(claim, self._attempt(batch, work, traced=traced)))
                 for work in ready.values():
                     self._resolve(work.claim, _lost(work.claim))
+
+    async def _alone(self, claim: Claim, work: Coroutine[Any, Any, None]) -> None:
+        """Keeps a defect from the other tasks of the batch; this one is put off by the engine."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - it is logged, and told to whoever waits for this task
+            self._log.error("retry.attempt_broke", task=str(claim.id), code=claim.row["code"], exc_info=error)
+            self._resolve(claim, error)
 
     @property
     def _now(self) -> datetime:
@@ -135,16 +145,16 @@ class Runner:
             self._strategies.find(row["strategy"])
             return _Work(claim, handler, handler.prepare(row["payload"]))
         except (ParameterError, StrategyError) as error:
-            return Verdict(State.UNREADABLE, _text(error), attempted=False)
+            return Verdict(State.UNREADABLE, printable(described(error)), attempted=False)
         except Exception as error:  # noqa: BLE001 - a validator of the application may raise anything
-            return Verdict(State.UNREADABLE, f"cannot be read: {_text(error)}", attempted=False)
+            return Verdict(State.UNREADABLE, printable(f"cannot be read: {described(error)}"), attempted=False)
 
     async def _end_unstarted(self, batch: Batch, claim: Claim, verdict: Verdict) -> None:
         if await batch.settle(claim, Done(), verdict):
             report = Report(claim.id, claim.row["code"], verdict.state, claim.attempts, reason=verdict.error)
             await self._tell(claim, report, attempted=False)
 
-    async def _attempt(self, batch: Batch, work: _Work) -> None:
+    async def _attempt(self, batch: Batch, work: _Work, *, traced: bool) -> None:
         claim, row = work.claim, work.claim.row
         began, started_at = time.monotonic(), self._now
         success = Verdict(State.SUCCEEDED, started_at=started_at, began=began)
@@ -157,7 +167,9 @@ class Runner:
         result: Any = None
         error: BaseException | None = None
         try:
-            with self._telemetry.span(row["code"], claim.id, claim.attempts):
+            # A span that nobody collects would cost a tenth of a short attempt.
+            span = self._telemetry.span(row["code"], claim.id, claim.attempts, row["origin"]) if traced else _NO_SPAN
+            with span:
                 result = await self._call(batch, work, ctx)
         except ClaimLostError as lost:
             self._log.warning("retry.claim_lost", task=str(claim.id), code=row["code"])
@@ -170,73 +182,42 @@ class Runner:
             if error is not None:
                 self._log.error("retry.failed_after_completion", task=str(claim.id), exc_info=error)
             report = Report(claim.id, row["code"], State.SUCCEEDED, claim.attempts, None, None, duration, None, result)
+            waited = False
         else:
-            stored = await self._settle(batch, work, success, result, error, duration)
-            if stored is None:
+            outcome = judge(claim, work.handler, result, error, self._now, lambda: self._gap(claim))
+            state, reason, waited = outcome.state, outcome.reason, outcome.waits > 0
+            verdict = replace(success, state=state, error=reason, waits=outcome.waits, duration_seconds=duration)
+            if not await batch.settle(claim, outcome.action, verdict):
                 self._resolve(claim, _lost(claim))
                 return
-            report = stored
-        self._telemetry.attempted(report.code, report.state)
-        if report.state is not State.SUCCEEDED:
-            kind = type(report.error).__name__ if report.error is not None else "answer"
-            self._log.info(
-                "retry.attempt_failed",
-                task=str(claim.id),
-                code=report.code,
-                attempt=report.attempt,
-                state=report.state.value,
-                error=kind,
+            kept = None if reason is not None else result
+            report = Report(
+                claim.id, row["code"], state, claim.attempts, error, reason, duration, outcome.next_at, kept
             )
-        await self._tell(claim, report, attempted=True)
+        self._note(report, waited=waited)
+        await self._tell(claim, report, attempted=not waited)
 
-    async def _settle(
-        self,
-        batch: Batch,
-        work: _Work,
-        success: Verdict,
-        result: Any,
-        error: BaseException | None,
-        duration: float,
-    ) -> Report | None:
-        """Says what becomes of the task; returns the report once that is committed, None if it was refused."""
-        claim = work.claim
-        reason: str | None = None
-        if error is not None:
-            reason = _text(error)
-        elif isinstance(result, Retry | GiveUp):
-            reason = result.reason
-        state, action, next_at = self._after_failure(work, result, error) if reason is not None else _SUCCESS
-        reason = None if reason is None else _printable(reason)
-        verdict = replace(success, state=state, error=reason, duration_seconds=duration)
-        if not await batch.settle(claim, action, verdict):
-            return None
-        kept = None if reason is not None else result
-        return Report(claim.id, claim.row["code"], state, claim.attempts, error, reason, duration, next_at, kept)
+    def _note(self, report: Report, *, waited: bool) -> None:
+        """Tells the metrics and the log what an attempt has come to."""
+        self._telemetry.attempted(report.code, report.state, report.error, waited=waited)
+        if report.state is State.SUCCEEDED:
+            return
+        say = self._log.debug if waited else self._log.info
+        say(
+            "retry.waiting" if waited else "retry.attempt_failed",
+            task=str(report.task_id),
+            code=report.code,
+            attempt=report.attempt,
+            state=report.state.value,
+            error=type(report.error).__name__ if report.error is not None else "answer",
+        )
 
-    def _after_failure(
-        self, work: _Work, result: Any, error: BaseException | None
-    ) -> tuple[State, Done | Later, datetime | None]:
-        claim, row, now = work.claim, work.claim.row, self._now
-        raised = None if isinstance(error, AttemptInterruptedError) else error
-        if isinstance(result, GiveUp) or (raised is not None and not work.handler.retryable(raised)):
-            return State.GIVEN_UP, Done(), None
-        if claim.attempts >= row["max_attempts"]:
-            return State.EXHAUSTED, Done(), None
-        if isinstance(result, Retry) and result.after is not None:
-            action, next_at = Later(after_seconds=result.after), now + timedelta(seconds=result.after)
-        else:
-            action, next_at = self._next(claim, now)
-        if row["expires_at"] is not None and row["expires_at"] <= next_at:
-            return State.EXPIRED, Done(), None
-        return State.WAITING, action, next_at
-
-    def _next(self, claim: Claim, now: datetime) -> tuple[Later, datetime]:
-        """Plans from the planned moment on, so that the plan stays exact; from now on where that is past."""
+    def _gap(self, claim: Claim) -> float:
+        """Returns the seconds between the planned moments of this attempt and the next, by the task's strategy."""
         row = claim.row
         try:
-            strategy = self._strategies.find(row["strategy"])
-            gap = gap_seconds(
-                strategy,
+            return gap_seconds(
+                self._strategies.find(row["strategy"]),
                 claim.attempts,
                 row["interval_seconds"],
                 row["first_delay_seconds"],
@@ -244,12 +225,8 @@ class Runner:
                 self._random,
             )
         except Exception as error:  # noqa: BLE001 - a strategy of the application may raise anything
-            gap = row["interval_seconds"] or row["first_delay_seconds"]
             self._log.error("retry.strategy_failed", task=str(claim.id), strategy=row["strategy"], exc_info=error)
-        planned = claim.run_at + timedelta(seconds=gap)
-        if planned > now:
-            return Later(run_at=planned), planned
-        return Later(after_seconds=gap), now + timedelta(seconds=gap)
+            return float(row["interval_seconds"] or row["first_delay_seconds"])
 
     async def _call(self, batch: Batch, work: _Work, ctx: Context | SyncContext) -> Any:
         """Calls the handler, within its time, and stops it when the task is lost.
@@ -267,16 +244,25 @@ class Runner:
             working = asyncio.ensure_future(_awaited(work.call, ctx))
         else:
             working = loop.run_in_executor(self._threads, contextvars.copy_context().run, _called, work.call, ctx)
-        losing = asyncio.ensure_future(batch.wait_lost(work.claim))
+        # One future for what may come first, and no task beside the handler's: they are most of a short attempt's cost.
+        over: asyncio.Future[None] = loop.create_future()
+
+        def end(_: object = None) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        working.add_done_callback(end)
+        batch.on_lost(work.claim, end)
+        timer = None if limit is None else loop.call_later(limit, end)
         try:
-            await asyncio.wait({working, losing}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            await over
             if working.done():
                 return working.result()
             ctx.stop()
             await _stop(working)
             if ctx.completed:
                 return None
-            if losing.done():
+            if batch.lost(work.claim):
                 raise _lost(work.claim)
             raise AttemptInterruptedError(f"it took longer than {limit:g} s")
         except asyncio.CancelledError as cancelled:
@@ -287,7 +273,8 @@ class Runner:
             await _stop(working)
             raise
         finally:
-            losing.cancel()
+            if timer is not None:
+                timer.cancel()
 
     def _resolve(self, claim: Claim, outcome: Report | Exception) -> None:
         future = self._waiting.pop((claim.id, claim.claim_no), None)
@@ -299,12 +286,17 @@ class Runner:
             future.set_exception(outcome)
 
     async def _tell(self, claim: Claim, report: Report, *, attempted: bool) -> None:
-        """Calls the callbacks; one that raises is logged and harms nothing."""
+        """Tells whoever waits for this claim, and the callbacks."""
         self._resolve(claim, report)
+        await self.tell(report, attempted=attempted)
+
+    async def tell(self, report: Report, *, attempted: bool) -> None:
+        """Calls the callbacks of a report; one that raises is logged and harms nothing."""
         called: list[tuple[str | None, Callback]] = []
         if attempted:
             called += self._callbacks.after_attempt
         if report.state.final:
+            self._telemetry.ended(report.code, report.state)
             called += self._callbacks.at_end
         for code, callback in called:
             if code not in {None, report.code}:
@@ -350,13 +342,3 @@ def _cancelled_from_outside() -> bool:
 
 def _lost(claim: Claim) -> ClaimLostError:
     return ClaimLostError(f"task {claim.id} is not ours any more")
-
-
-def _text(error: BaseException) -> str:
-    said = str(error)
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def _printable(text: str) -> str:
-    """Returns text that PostgreSQL takes, of a length that people read."""
-    return text[:_MAX_ERROR_TEXT].replace("\0", "\\0").encode(errors="backslashreplace").decode()

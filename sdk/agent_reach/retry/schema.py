@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import tuple_row
 
 from agent_reach.durable import instance_table, queue_columns, queue_indexes, queue_storage
@@ -60,16 +62,25 @@ CREATE INDEX attempts_of_task ON {schema}.attempts (task_id, id);
 """
 
 
+def _second(schema: str) -> str:
+    return f"""\
+ALTER TABLE {schema}.tasks ADD COLUMN origin text;
+ALTER TABLE {schema}.attempts ADD COLUMN waits integer NOT NULL DEFAULT 0;
+CREATE UNIQUE INDEX attempts_one_line_of_waiting ON {schema}.attempts (task_id, attempt) WHERE waits > 0;
+"""
+
+
 # Each brings the tables from the version before it to its own; only ever appended to.
-MIGRATIONS: Sequence[Callable[[str], str]] = (_first,)
+MIGRATIONS: Sequence[Callable[[str], str]] = (_first, _second)
 
 
-def install(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[int]:
+def install(dsn: str, schema: str = DEFAULT_SCHEMA, *, grant_to: str | None = None) -> list[int]:
     """Creates or upgrades the tables, in one transaction; processes that do so at once wait for each other.
 
     Args:
-        dsn: of a role that may create the schema. PostgreSQL itself or a pooler.
+        dsn: of a role that may create the schema, unless all is up to date. PostgreSQL itself or a pooler.
         schema: where the tables live, a plain lower-case name.
+        grant_to: a role that registers tasks and does them, and is to get the rights for that and no more.
 
     Returns:
         The versions that were installed by this call; empty when all was up to date.
@@ -80,27 +91,48 @@ def install(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[int]:
     """
     check_name(schema)
     with psycopg.connect(dsn, prepare_threshold=None) as connection:
-        cursor = connection.cursor(row_factory=tuple_row)
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"agent_reach.retry {schema}",))
-        cursor.execute(_versions_table(schema))
-        cursor.execute(f"SELECT version FROM {schema}.versions")
-        known = {version for (version,) in cursor.fetchall()}
-        missing = [version for version in range(1, len(MIGRATIONS) + 1) if version not in known]
+        missing = missing_versions(connection, schema)
+        if missing:
+            connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"agent_reach.retry {schema}",)
+            )
+            connection.execute(_versions_table(schema))
+            # Somebody else may have been at it meanwhile.
+            missing = missing_versions(connection, schema)
         for version in missing:
-            cursor.execute(_migration(schema, version))
+            connection.execute(_migration(schema, version))
+        if grant_to is not None:
+            connection.execute(_grants(schema, grant_to))
     return missing
 
 
-def install_sql(schema: str = DEFAULT_SCHEMA, after: int = 0) -> str:
+def install_sql(schema: str = DEFAULT_SCHEMA, after: int = 0, *, grant_to: str | None = None) -> str:
     """Returns the SQL that :func:`install` would run, for those who let nobody else change their database.
 
     Args:
         schema: where the tables are to live.
         after: the version that is installed already.
+        grant_to: as for :func:`install`.
     """
     check_name(schema)
-    steps = (_migration(schema, version) for version in range(after + 1, len(MIGRATIONS) + 1))
-    return "\n".join(["BEGIN;", _versions_table(schema), *steps, "COMMIT;\n"])
+    steps = [_migration(schema, version) for version in range(after + 1, len(MIGRATIONS) + 1)]
+    grants = [] if grant_to is None else [_grants(schema, grant_to)]
+    return "\n".join(["BEGIN;", _versions_table(schema), *steps, *grants, "COMMIT;\n"])
+
+
+def missing_versions(connection: psycopg.Connection[Any], schema: str) -> list[int]:
+    """Returns the versions that are not installed yet, in order. Needs no more than to read."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    cursor.execute(
+        "SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = 'versions'",
+        (schema,),
+    )
+    known: set[int] = set()
+    if cursor.fetchall():
+        cursor.execute(f"SELECT version FROM {schema}.versions")
+        known = {version for (version,) in cursor.fetchall()}
+    return [version for version in range(1, len(MIGRATIONS) + 1) if version not in known]
 
 
 def _versions_table(schema: str) -> str:
@@ -114,3 +146,12 @@ CREATE TABLE IF NOT EXISTS {schema}.versions (
 
 def _migration(schema: str, version: int) -> str:
     return f"{MIGRATIONS[version - 1](schema)}INSERT INTO {schema}.versions (version) VALUES ({version});"
+
+
+def _grants(schema: str, role: str) -> str:
+    to = f"TO {sql.Identifier(role).as_string()};"
+    return f"""\
+GRANT USAGE ON SCHEMA {schema} {to}
+GRANT SELECT ON {schema}.versions {to}
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.tasks, {schema}.instance {to}
+GRANT SELECT, INSERT, UPDATE ON {schema}.attempts {to}"""

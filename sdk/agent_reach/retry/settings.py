@@ -55,8 +55,8 @@ class RetrySettings(BaseSettings):
     max_attempts: int = Field(3, ge=1, description="Attempts of tasks that name no number.")
     notify: bool = Field(
         default=True,
-        description="Whether a registration wakes the workers when it commits. PostgreSQL commits such transactions "
-        "one after the other; turn it off for thousands a second: the scan then finds the tasks.",
+        description="Whether registrations wake the workers when they commit, by one notification in 50 ms at most; "
+        "without it the scans find the tasks.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
         "INFO", description="What the library logs at least."

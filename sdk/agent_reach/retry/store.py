@@ -40,6 +40,7 @@ class Draft:
     max_execution_seconds: float | None
     description: str | None
     creator: str | None
+    origin: str | None
 
 
 class Statements:
@@ -50,19 +51,20 @@ class Statements:
         self.channel = f"{schema}.tasks"
 
     def insert(self, draft: Draft, *, notify: bool) -> tuple[str, dict[str, Any]]:
-        """Inserts a task, unless a live one has its key: then there is no row.
+        """Inserts a task, unless a live one has its key: then there is no row. Returns id, transaction, moment.
 
         The notification is PostgreSQL's: it is sent when the caller's transaction commits, or never. It carries the
-        planned moment, which by then may lie in the past, to the second, so that many in a transaction are one.
+        planned moment, which by then may lie in the past, in milliseconds since the epoch, but to the second, so that
+        many in a transaction are one.
         """
         names = (
             "id, code, payload, priority, first_delay_seconds, max_attempts, strategy, interval_seconds,"
-            " jitter_ratio, unique_key, max_execution_seconds, description, creator"
+            " jitter_ratio, unique_key, max_execution_seconds, description, creator, origin"
         )
         values = ", ".join(f"%({name.strip()})s" for name in names.split(",")).replace(
             "(payload)s", "(payload)s::jsonb"
         )
-        told = "pg_notify(%(channel)s, (floor(extract(epoch FROM run_at))::bigint * 1000)::text)" if notify else "NULL"
+        told = ", pg_notify(%(channel)s, moment::text)" if notify else ""
         parameters = {name: getattr(draft, name) for name in Draft.__slots__}
         return (
             f"""
@@ -74,9 +76,9 @@ class Statements:
                     at.now + make_interval(secs => %(expires_after_seconds)s::float8)
                 FROM at
                 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-                RETURNING id, run_at
+                RETURNING id, floor(extract(epoch FROM run_at))::bigint * 1000 AS moment
             )
-            SELECT id, {told} FROM inserted
+            SELECT id, pg_current_xact_id()::text, moment{told} FROM inserted
             """,
             {**parameters, "channel": self.channel},
         )
@@ -88,20 +90,25 @@ class Statements:
             {"key": unique_key},
         )
 
-    def expire(self, limit: int) -> tuple[str, dict[str, Any]]:
-        """Ends tasks whose time is over and that nobody works on."""
+    def expire(self, codes: Sequence[str], grace_seconds: float, limit: int) -> tuple[str, dict[str, Any]]:
+        """Ends tasks whose time is over and that nobody works on; names them by id, code and attempts.
+
+        Those of other codes a while later: a process that has their handler can tell its callbacks of the end.
+        """
         return (
             f"""
-            UPDATE {self.schema}.tasks AS t
-            SET state = 'EXPIRED', finished_at = clock_timestamp(), claim_no = claim_no + 1, owner = NULL
-            FROM (
+            WITH late AS MATERIALIZED (
                 SELECT id FROM {self.schema}.tasks
                 WHERE expires_at < clock_timestamp() AND finished_at IS NULL AND state = 'WAITING'
+                    AND (code = ANY(%(codes)s) OR expires_at < clock_timestamp() - make_interval(secs => %(grace)s))
                 ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-            ) AS late
-            WHERE t.id = late.id
+            )
+            UPDATE {self.schema}.tasks AS t
+            SET state = 'EXPIRED', finished_at = clock_timestamp(), claim_no = claim_no + 1, owner = NULL
+            FROM late WHERE t.id = late.id
+            RETURNING t.id, t.code, t.attempts
             """,
-            {"limit": limit},
+            {"codes": list(codes), "grace": grace_seconds, "limit": limit},
         )
 
     def revive(self, limit_seconds: float, grace_seconds: float) -> tuple[str, dict[str, Any]]:
@@ -187,16 +194,16 @@ class Statements:
     def purge(
         self, older_than_seconds: float, limit: int, states: Sequence[str] | None, code: str | None
     ) -> tuple[str, dict[str, Any]]:
-        """Deletes ended tasks with their attempts, the oldest first."""
+        """Deletes ended tasks with their attempts, the oldest first; an array, since a subquery may run twice."""
         return (
             f"""
-            DELETE FROM {self.schema}.tasks WHERE id IN (
+            DELETE FROM {self.schema}.tasks WHERE id = ANY(ARRAY(
                 SELECT id FROM {self.schema}.tasks
                 WHERE finished_at < clock_timestamp() - make_interval(secs => %(age)s)
                     AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s))
                     AND (%(code)s::text IS NULL OR code = %(code)s)
                 ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-            )
+            ))
             """,
             {"age": older_than_seconds, "limit": limit, "states": states and list(states), "code": code},
         )
@@ -205,18 +212,19 @@ class Statements:
         self,
         code: str | None,
         state: str | None,
-        min_age_seconds: float | None,
+        age_seconds: tuple[float | None, float | None],
         error: str | None,
         limit: int,
         after: tuple[datetime, UUID] | None,
     ) -> tuple[str, dict[str, Any]]:
-        """Finds tasks, the newest first."""
+        """Finds tasks, the newest first; their age is more than the one bound and less than the other."""
         return (
             f"""
             SELECT {_TASK_COLUMNS} FROM {self.schema}.tasks
             WHERE (%(code)s::text IS NULL OR code = %(code)s)
                 AND (%(state)s::text IS NULL OR state = %(state)s)
-                AND (%(age)s::float8 IS NULL OR created_at < clock_timestamp() - make_interval(secs => %(age)s::float8))
+                AND (%(least)s::float8 IS NULL OR created_at < now() - make_interval(secs => %(least)s::float8))
+                AND (%(most)s::float8 IS NULL OR created_at > now() - make_interval(secs => %(most)s::float8))
                 AND (%(error)s::text IS NULL OR position(lower(%(error)s) IN lower(last_error)) > 0)
                 AND (%(at)s::timestamptz IS NULL OR (created_at, id) < (%(at)s::timestamptz, %(id)s::uuid))
             ORDER BY created_at DESC, id DESC LIMIT %(limit)s
@@ -224,7 +232,8 @@ class Statements:
             {
                 "code": code,
                 "state": state,
-                "age": min_age_seconds,
+                "least": age_seconds[0],
+                "most": age_seconds[1],
                 "error": error,
                 "limit": limit,
                 "at": after and after[0],
@@ -244,8 +253,8 @@ class Statements:
         """Reads a task's log, in order."""
         return (
             f"""
-            SELECT attempt, planned_at, started_at, ended_at, duration_seconds, owner, error
-            FROM {self.schema}.attempts WHERE task_id = %(id)s ORDER BY id
+            SELECT attempt, planned_at, started_at, ended_at, duration_seconds, owner, error, waits
+            FROM {self.schema}.attempts WHERE task_id = %(id)s ORDER BY ended_at, id
             """,
             {"id": task_id},
         )
@@ -279,6 +288,10 @@ class Statements:
             {},
         )
 
+    def versions(self) -> tuple[str, dict[str, Any]]:
+        """Reads which versions of the tables are installed."""
+        return f"SELECT version FROM {self.schema}.versions", {}
+
     def instances(self) -> tuple[str, dict[str, Any]]:
         """Names the processes that live."""
         return f"SELECT name FROM {self.schema}.instance WHERE expires_at > clock_timestamp() ORDER BY started_at", {}
@@ -295,16 +308,17 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
 
 
 def fetch(connection: psycopg.Connection[Any], statement: tuple[str, dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Executes a statement; returns its rows."""
-    cursor = connection.cursor(row_factory=tuple_row)
+    """Executes a statement that has rows; returns them."""
+    # A plain cursor, whatever the application has made the connection's own.
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     cursor.execute(*statement, prepare=False)
-    return cursor.fetchall() if cursor.description else []
+    return cursor.fetchall()
 
 
 async def fetch_async(
     connection: psycopg.AsyncConnection[Any], statement: tuple[str, dict[str, Any]]
 ) -> list[tuple[Any, ...]]:
-    """Executes a statement; returns its rows."""
-    cursor = connection.cursor(row_factory=tuple_row)
+    """Executes a statement that has rows; returns them."""
+    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
     await cursor.execute(*statement, prepare=False)
-    return await cursor.fetchall() if cursor.description else []
+    return await cursor.fetchall()

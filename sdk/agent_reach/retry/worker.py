@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cronsim import CronSim
+from psycopg import errors
 from psycopg_pool import AsyncConnectionPool
 
 from agent_reach.durable import Claim, ClaimLostError, Consumer, Engine
-from agent_reach.durable.clock import DatabaseClock
-from agent_reach.durable.outage import Outage, transaction
+from agent_reach.durable.outage import is_transient, transaction
 from agent_reach.durable.scan import LONG_AGO
 from agent_reach.durable.tasks import cancel_and_wait
 
-from .errors import AttemptFailedError, TaskNotFoundError, TaskStateError
+from .errors import AttemptFailedError, NotInstalledError, TaskNotFoundError, TaskStateError
 from .handlers import Registry
 from .model import Report, State
 from .queue import CLAIMED_COLUMNS, RetryQueue
+from .rounds import Rounds
 from .runner import Runner
+from .schema import MIGRATIONS
 from .settings import RetrySettings
 from .store import Statements, fetch_async
 from .telemetry import Telemetry
 
-Turn = Callable[[], Coroutine[Any, Any, None]]
-
-# Rows that one round of expiry touches.
-_EXPIRE_ROWS = 500
-_DEPTH_SECONDS = 30.0
 # How often somebody who waits for a task looks whether it is still to run here.
 _LOOK_SECONDS = 1.0
-# Between two rounds of the clean-up, so that it never crowds out the work.
-_CLEANUP_PAUSE_SECONDS = 0.1
-# A sleep is never longer, so that a clock that was set is noticed.
-_CRON_STEP_SECONDS = 60.0
+# So long is PostgreSQL waited for at the start to see that the tables are there.
+_CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +41,15 @@ class Worker:
     Attributes:
         engine: the durable engine.
         pool: its connections.
+        rounds: what is done beside the tasks.
     """
 
     engine: Engine
     pool: AsyncConnectionPool[Any]
+    rounds: Rounds
     _runner: Runner
-    _statements: Statements
     _codes: Sequence[str]
+    _statements: Statements
 
     async def run_now(self, task_id: UUID) -> Any:
         """Does a waiting task here and now, whenever it is planned; returns its result.
@@ -137,12 +132,16 @@ async def working(
         telemetry: gets the queue's depth.
         name: says to people which process this is.
         claims: False where only what :meth:`Worker.run_now` is given shall be done.
+
+    Raises:
+        NotInstalledError: the tables are not there, or are older than this library.
     """
     queue = RetryQueue(statements.schema, registry.codes if claims else [])
     size = min(settings.concurrency, 8) + 4
     async with AsyncConnectionPool(
         dsn, min_size=2, max_size=size, open=False, kwargs={"prepare_threshold": None}, name="reach-retry"
     ) as pool:
+        await _check_tables(pool, statements)
         engine = Engine(
             pool,
             statements.schema,
@@ -152,8 +151,8 @@ async def working(
             name=name,
         )
         runner.engine = engine
-        worker = Worker(engine, pool, runner, statements, registry.codes)
-        rounds = Rounds(worker, settings, statements, telemetry)
+        rounds = Rounds(engine, pool, runner, registry.codes, statements, settings, telemetry)
+        worker = Worker(engine, pool, rounds, runner, registry.codes, statements)
 
         def handler_added() -> None:
             # Tasks of its code may lie below what earlier scans have seen.
@@ -174,88 +173,23 @@ async def working(
             runner.close()
 
 
-class Rounds:
-    """What is done from time to time beside the work; every process may, since each row is taken by one."""
-
-    def __init__(self, worker: Worker, settings: RetrySettings, statements: Statements, telemetry: Telemetry) -> None:
-        self._worker = worker
-        self._settings = settings
-        self._statements = statements
-        self._telemetry = telemetry
-
-    def all(self) -> list[Turn]:
-        """Returns what is to be kept going."""
-        turns: list[Turn] = [
-            lambda: self._every(self._settings.sweep_seconds, "expire", self._expire),
-        ]
-        if self._telemetry.active:
-            turns.append(lambda: self._every(_DEPTH_SECONDS, "depth", self.count))
-        if self._settings.dead_task_check:
-            turns.append(lambda: self._every(self._settings.sweep_seconds, "revive", self._revive))
-        if self._settings.cleanup:
-            turns.append(self._clean_up_by_the_clock)
-        return turns
-
-    async def _every(self, seconds: float, activity: str, turn: Turn) -> None:
-        outage = Outage(activity)
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await turn()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next round tries again
-                await asyncio.sleep(outage.failed(error))
-            else:
-                outage.succeeded()
-
-    async def _expire(self) -> None:
-        async with transaction(self._worker.pool) as connection:
-            await fetch_async(connection, self._statements.expire(_EXPIRE_ROWS))
-
-    async def _revive(self) -> None:
-        # Whoever works on a task stops it by itself in time; this is for those that cannot any more.
-        grace = max(5.0, 2 * self._settings.sweep_seconds)
-        async with transaction(self._worker.pool) as connection:
-            freed = await fetch_async(connection, self._statements.revive(self._settings.dead_task_seconds, grace))
-        if freed:
-            self._worker.engine.wake(self._statements.channel)
-            self._worker.engine.notifier.poke(self._statements.channel)
-
-    async def count(self) -> None:
-        """Tells the telemetry how many tasks are alive."""
-        async with transaction(self._worker.pool) as connection:
-            rows = await fetch_async(connection, self._statements.live_counts())
-        self._telemetry.depth({(code, State(state)): count for code, state, count in rows})
-
-    async def _clean_up_by_the_clock(self) -> None:
-        await self._worker.engine.wait_ready()
-        clock = self._worker.engine.clock
-        outage = Outage("clean-up")
-        while True:
-            due = next(CronSim(self._settings.cleanup_cron, clock.now()))
-            await _sleep_until(due, clock)
-            try:
-                await self.clean_up()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next time tries again
-                await asyncio.sleep(outage.failed(error))
-            else:
-                outage.succeeded()
-
-    async def clean_up(self) -> None:
-        """Deletes what ended long ago, in small rounds."""
-        age = self._settings.cleanup_older_than_days * 86_400
-        deleted = self._settings.cleanup_rows
-        while deleted >= self._settings.cleanup_rows:
-            async with transaction(self._worker.pool) as connection:
-                cursor = await connection.execute(
-                    *self._statements.purge(age, self._settings.cleanup_rows, None, None)
-                )
-                deleted = cursor.rowcount
-            await asyncio.sleep(_CLEANUP_PAUSE_SECONDS)
-
-
-async def _sleep_until(due: datetime, clock: DatabaseClock) -> None:
-    while (left := (due - clock.now()).total_seconds()) > 0:  # noqa: ASYNC110 - a clock sets no event
-        await asyncio.sleep(min(left, _CRON_STEP_SECONDS))
+async def _check_tables(pool: AsyncConnectionPool[Any], statements: Statements) -> None:
+    try:
+        async with asyncio.timeout(_CHECK_SECONDS), transaction(pool) as connection:
+            installed = max(
+                (version for (version,) in await fetch_async(connection, statements.versions())), default=0
+            )
+    except (errors.UndefinedTable, errors.InvalidSchemaName) as error:
+        raise NotInstalledError(f"there are no tables in the schema {statements.schema}") from error
+    except Exception as error:
+        if is_transient(error):
+            return  # PostgreSQL is away: the engine waits for it
+        raise
+    if installed < len(MIGRATIONS):
+        raise NotInstalledError(
+            f"the tables in the schema {statements.schema} are of version {installed},"
+            f" and this library needs version {len(MIGRATIONS)}"
+        )
 
 
 def _taken_away(task_id: UUID) -> TaskStateError:

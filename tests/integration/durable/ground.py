@@ -50,7 +50,10 @@ def create_tables(dsn: str) -> None:
                 state text NOT NULL DEFAULT 'PENDING'
             ) {queue_storage()};
             {queue_indexes(TABLE)}
-            CREATE TABLE work.outcomes (id uuid NOT NULL, attempts integer NOT NULL, result text);
+            CREATE TABLE work.outcomes (
+                id uuid NOT NULL, attempts integer NOT NULL, result text,
+                written_at timestamptz NOT NULL DEFAULT clock_timestamp()
+            );
             CREATE TABLE work.returned (id uuid NOT NULL, state text NOT NULL);
             """
         )

@@ -3,21 +3,29 @@
 Usage: ``python -m tests.integration.durable.process MODE DSN``. It prints a line for what the test waits for.
 
 Modes:
-    work: finishes every row. A row labelled "kill" takes the process along, until its attempts exceed 3.
+    grip: holds the interpreter for 2 s with a row at work, and tells how often another thread had a turn meanwhile.
     hoard: claims all it can and never finishes anything; prints "full" once it holds a heap full.
+    share: does a few rows at a time, a little while each, and signs them with its process id. With a row labelled "long"
+        it prints "holding at" and what its clock shows, and goes on when a line comes on its input.
     slow: starts a row, prints "started", and answers it when a line comes on its input; prints what became of it.
+    work: finishes every row. A row labelled "kill" takes the process along, until its attempts exceed 3.
+
+All print "ready" when they have a lease.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 
-from agent_reach.durable import Batch, Done, Handler, QueueSettings
+from agent_reach.durable import Batch, Done, EngineSettings, Handler, QueueSettings
 
-from .ground import DEADLY, FAST, TABLE, Ground, until
+from .ground import DEADLY, FAST, LEASE, TABLE, Ground, until
 
 
 def say(word: str) -> None:
@@ -34,6 +42,36 @@ async def work(batch: Batch) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+async def share(batch: Batch) -> None:
+    for claim in await batch.start():
+        if claim.row["label"] == "long":
+            say(f"holding at {time.time():.0f}")
+            await asyncio.to_thread(sys.stdin.readline)
+        else:
+            await asyncio.sleep(0.01)
+        batch.settle(claim, Done(), str(os.getpid()))
+
+
+async def grip(batch: Batch) -> None:
+    turns, over = 0, threading.Event()
+
+    def take_turns() -> None:
+        nonlocal turns
+        while not over.wait(0.01):
+            turns += 1
+
+    (claim,) = await batch.start()
+    other = threading.Thread(target=take_turns)
+    other.start()
+    before = turns
+    # Unlike CDLL, PyDLL keeps the interpreter's lock during the call: no thread of this process runs.
+    ctypes.PyDLL(None).usleep(2_000_000)
+    say(f"others had {turns - before} turns")
+    over.set()
+    other.join()
+    batch.settle(claim, Done(), str(os.getpid()))
+
+
 async def hoard(batch: Batch) -> None:
     await batch.start(batch.claims[:1])
     await asyncio.Event().wait()
@@ -48,12 +86,21 @@ async def slow(batch: Batch) -> None:
     say(f"lost={batch.lost(claim)} stored={stored}")
 
 
+FEW = QueueSettings(slots=8, concurrency=4, batch_size=4, scan_interval_seconds=0.2)
+MANY = QueueSettings(slots=60, concurrency=30, batch_size=20, scan_interval_seconds=0.2)
+MODES: dict[str, tuple[Handler, QueueSettings, EngineSettings]] = {
+    "grip": (grip, FAST, LEASE),
+    "hoard": (hoard, MANY, DEADLY),
+    "share": (share, FEW, DEADLY),
+    "slow": (slow, MANY, DEADLY),
+    "work": (work, FAST, DEADLY),
+}
+
+
 async def main(mode: str, dsn: str) -> None:
-    handlers: dict[str, Handler] = {"work": work, "hoard": hoard, "slow": slow}
-    limits = QueueSettings(slots=60, concurrency=30, batch_size=20, scan_interval_seconds=0.2)
-    async with Ground(dsn).engine(
-        handlers[mode], limits=FAST if mode == "work" else limits, settings=DEADLY
-    ) as engine:
+    handler, limits, settings = MODES[mode]
+    async with Ground(dsn).engine(handler, limits=limits, settings=settings) as engine:
+        say("ready")
         if mode == "hoard":
             await until(lambda: engine.stats().queues[TABLE].in_flight == 30)
             say("full")

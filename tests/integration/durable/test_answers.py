@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from agent_reach.durable import Batch, Done, Later, Release
+from agent_reach.durable import Batch, Done, Later, QueueSettings, Release
 
 from .ground import TABLE, Ground, until
 
@@ -156,12 +156,18 @@ async def test_a_handlers_own_transaction_commits_with_the_answer_or_not_at_all(
     assert sorted(ground.query("SELECT attempts, result FROM work.outcomes")) == [(2, "kept"), (2, "own")]
 
 
-async def test_an_urgent_answer_does_not_wait_for_company(ground: Ground) -> None:
-    ground.insert(1)
+async def test_answers_are_written_together_and_an_urgent_one_waits_for_no_company(ground: Ground) -> None:
+    rows = ground.insert(21)
+    # So patient that only the urgent answer explains that anything is written.
+    patient = QueueSettings(scan_interval_seconds=0.2)
+    object.__setattr__(patient, "flush_seconds", 3600.0)
 
     async def handle(batch: Batch) -> None:
-        (claim,) = batch.claims
-        assert await batch.settle(claim, Done(), urgent=True)
+        *others, last = batch.claims
+        for claim in others:
+            batch.settle(claim, Done())
+        batch.settle(last, Done(), urgent=True)
 
-    async with ground.engine(handle):
-        await ground.until_finished(1)
+    async with ground.engine(handle, limits=patient):
+        await ground.until_finished(len(rows))
+    assert ground.query(f"SELECT count(DISTINCT xmin::text) FROM {TABLE}") == [(1,)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from psycopg import AsyncConnection
 
 from agent_reach.durable import Batch, Claim, Done, Engine, Handler, Notifier, QueueSettings, TableQueue
+from agent_reach.durable.claims import Claimed
 
 from .ground import TABLE, Ground, RowQueue, ids, until
 
@@ -237,3 +239,30 @@ async def test_a_slow_row_does_not_hold_back_its_batch_mates(ground: Ground) -> 
         assert engine.stats().queues[TABLE].in_flight == 2
         release.set()
         await ground.until_finished(19)
+
+
+async def test_rows_claimed_ahead_leave_room_for_those_that_are_due(ground: Ground) -> None:
+    ground.insert(50, run_at=ago(-3600))
+    limits = QueueSettings(slots=10, concurrency=4, batch_size=4, scan_interval_seconds=0.2, preload_multiplier=36_000)
+    seen: list[Claim] = []
+    async with ground.engine(finish_into(seen), limits=limits) as engine:
+        await until(lambda: engine.stats().queues[TABLE].heap == 6)
+        due = ground.insert(8)
+        await until(lambda: ids(seen) == set(due))
+        assert engine.stats().queues[TABLE].heap == 6
+
+
+async def test_one_claim_takes_a_few_hundred_rows_at_most_however_much_room_there_is(ground: Ground) -> None:
+    ground.query(f"INSERT INTO {TABLE} (label) SELECT 'x' FROM generate_series(1, 3000)")
+    sizes: list[int] = []
+
+    class NotingQueue(RowQueue):
+        async def claim(self, *arguments: Any, **options: Any) -> Claimed:
+            claimed = await super().claim(*arguments, **options)
+            sizes.append(len(claimed.claims))
+            return claimed
+
+    limits = QueueSettings(slots=6000, concurrency=3000, batch_size=500)
+    async with ground.engine(finish_into([]), queue=NotingQueue(), limits=limits):
+        await ground.until_finished(3000)
+    assert 100 <= max(sizes) <= 500

@@ -5,42 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
-from agent_reach.durable import Batch, Claim, Done
+from psycopg import AsyncConnection
 
-from .ground import DEADLY, TABLE, Ground, until
+from agent_reach.durable import Batch, Claim, Done, Settlement
 
-ROOT = Path(__file__).parents[3]
-
-
-@asynccontextmanager
-async def process(ground: Ground, mode: str) -> AsyncIterator[Process]:
-    """A process on the queue; killed at the end of the block if it still lives."""
-    started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.durable.process", mode, ground.dsn, cwd=ROOT, stdin=PIPE, stdout=PIPE
-    )
-    try:
-        yield started
-    finally:
-        with suppress(ProcessLookupError):
-            started.kill()
-        # Reads to the end, so that the pipes are closed with the loop still there.
-        await started.communicate()
-
-
-async def said(started: Process) -> str:
-    """Returns the next line that is meant for us and no log."""
-    assert started.stdout is not None
-    async with asyncio.timeout(60):
-        async for line in started.stdout:
-            if line.startswith(b"> "):
-                return line[2:].decode().strip()
-    raise AssertionError("the process ended without a word")
+from .ground import DEADLY, TABLE, Ground, RowQueue, until
+from .processes import process, said
 
 
 async def test_what_a_killed_process_held_is_done_by_another_and_only_what_had_started_is_suspect(
@@ -55,7 +28,7 @@ async def test_what_a_killed_process_held_is_done_by_another_and_only_what_had_s
             batch.settle(claim, Done(), "sent")
 
     async with process(ground, "hoard") as hoarder:
-        assert await said(hoarder) == "full"
+        assert [await said(hoarder), await said(hoarder)] == ["ready", "full"]
         await until(lambda: ground.count("started_at IS NOT NULL") >= 2)
         held, started = ground.count("owner IS NOT NULL"), ground.count("started_at IS NOT NULL")
         assert started < held
@@ -80,6 +53,8 @@ async def test_a_row_that_kills_its_process_spends_only_its_own_attempts(ground:
             end = asyncio.ensure_future(worker.wait())
             await until(lambda end=end: end.done() or not ground.count("finished_at IS NULL"), 60)  # type: ignore[misc]
             deaths += end.done()
+            if deaths == 1:
+                assert ground.count("started_at IS NOT NULL AND claim_no = 1") == 100, "they are at work together"
             worker.kill() if not end.done() else None
             await end
     assert deaths == 4
@@ -97,7 +72,7 @@ async def test_a_process_paused_beyond_its_lease_learns_that_its_row_is_gone(gro
             batch.settle(claim, Done(), "in time")
 
     async with process(ground, "slow") as paused:
-        assert await said(paused) == "started"
+        assert [await said(paused), await said(paused)] == ["ready", "started"]
         os.kill(paused.pid, signal.SIGSTOP)
         async with ground.engine(handle, settings=DEADLY):
             await ground.until_finished(1)
@@ -127,3 +102,24 @@ async def test_suspects_run_one_at_a_time(ground: Ground) -> None:
     async with ground.engine(handle):
         await ground.until_finished(28)
     assert most == 1
+
+
+async def test_the_next_suspect_waits_until_the_answer_to_the_one_before_is_stored(ground: Ground) -> None:
+    ground.insert(4, suspect=True)
+    started: list[int] = []
+
+    class SlowQueue(RowQueue):
+        async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
+            # Long enough for the next one to start, if it were let in.
+            await asyncio.sleep(0.1)
+            await super().apply(connection, settled)
+
+    async def handle(batch: Batch) -> None:
+        for claim in await batch.start():
+            # If this one killed the process now, no other would be blamed.
+            started.append(ground.count("started_at IS NOT NULL"))
+            batch.settle(claim, Done())
+
+    async with ground.engine(handle, queue=SlowQueue()):
+        await ground.until_finished(4)
+    assert started == [1, 1, 1, 1]

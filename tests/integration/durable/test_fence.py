@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from psycopg import AsyncConnection
 
-from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Settlement
+from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Later, Release, Settlement
 
 from .ground import TABLE, Ground, RowQueue, until
 
@@ -32,6 +32,23 @@ async def test_the_late_answer_of_a_paused_owner_is_refused(ground: Ground) -> N
         assert (new.claim_no, new.suspect, new.attempts) == (2, True, 0)
         assert await queue.settle(connection, [Settlement(new, Done())]) == {new.id}
         assert await queue.settle(connection, [Settlement(new, Done())]) == set()
+
+
+async def test_an_answer_to_an_earlier_claim_is_refused_though_the_same_owner_holds_the_row_again(
+    ground: Ground,
+) -> None:
+    ground.insert(1)
+    queue, owner = RowQueue(), uuid4()
+    ground.query("INSERT INTO work.instance (id, name, expires_at) VALUES (%s, '', clock_timestamp())", owner)
+    async with await AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
+        (old,) = (await queue.claim(connection, owner, 1)).claims
+        ground.query(f"UPDATE {TABLE} SET owner = NULL")
+        (new,) = (await queue.claim(connection, owner, 1)).claims
+        assert (old.claim_no, new.claim_no) == (1, 2)
+        for action in (Done(), Later(), Release()):
+            assert await queue.settle(connection, [Settlement(old, action)]) == set()
+        assert await queue.start(connection, [old]) == {}
+        assert await queue.settle(connection, [Settlement(new, Done())]) == {new.id}
 
 
 async def test_an_engine_that_lost_its_lease_is_told_and_goes_on_under_a_fresh_one(ground: Ground) -> None:

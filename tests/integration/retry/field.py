@@ -12,6 +12,8 @@ import psycopg
 
 from agent_reach.retry import State
 
+APPLICATION = "reach_retry_application"
+"""The role of the application under test: an ordinary one."""
 FAST: dict[str, Any] = {
     "scan_interval_seconds": 1,
     "heartbeat_seconds": 0.2,
@@ -24,13 +26,19 @@ FAST: dict[str, Any] = {
 
 
 class Field:
-    """The database of one test."""
+    """The database of one test.
 
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
+    Attributes:
+        owner_dsn: of the role that made everything.
+        dsn: of the application's role.
+    """
+
+    def __init__(self, owner_dsn: str, dsn: str | None = None) -> None:
+        self.owner_dsn = owner_dsn
+        self.dsn = dsn or owner_dsn
 
     def query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
+        with psycopg.connect(self.owner_dsn, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
 

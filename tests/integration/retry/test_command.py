@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from datetime import datetime
 from uuid import uuid4
 
 import psycopg
 from click.testing import CliRunner, Result
 
 from agent_reach.cli.group import load_commands
-from agent_reach.retry import Retries, State
+from agent_reach.retry import Retries, Retry, State, Wait
 
-from .field import Field
+from .field import APPLICATION, Field
 
 
-def reach(*arguments: str, dsn: str | None) -> Result:
-    return CliRunner().invoke(load_commands(), ["retry", *arguments], env={"REACH_RETRY_DSN": dsn, "COLUMNS": "300"})
+def reach(*arguments: str, dsn: str | None, columns: str = "300") -> Result:
+    return CliRunner().invoke(load_commands(), ["retry", *arguments], env={"REACH_RETRY_DSN": dsn, "COLUMNS": columns})
 
 
 def test_an_operator_finds_looks_retries_cancels_and_purges(retry: Retries, field: Field) -> None:
@@ -40,7 +42,65 @@ def test_an_operator_finds_looks_retries_cancels_and_purges(retry: Retries, fiel
 
     reach("cancel", first, second, dsn=dsn)
     assert "CANCELLED" in reach("stats", dsn=dsn).stdout
-    assert reach("purge", "--older-than", "0s", "--code", "bill", dsn=dsn).stdout == "1 tasks deleted\n"
+    assert json.loads(reach("stats", "--json", dsn=dsn).stdout) == {
+        "counts": [
+            {"code": "bill", "state": "CANCELLED", "tasks": 1},
+            {"code": "notify", "state": "CANCELLED", "tasks": 1},
+        ],
+        "oldest_due_seconds": 0.0,
+        "workers": [],
+    }
+    assert reach("purge", "--older-than", "0s", "--code", "bill", dsn=dsn).stdout == "1 task deleted\n"
+
+
+def test_a_list_is_one_line_for_each_task_whatever_its_error_and_the_terminal(retry: Retries, field: Field) -> None:
+    """To be read on 80 columns, and to be cut into ids: a line is never folded into the column beside it."""
+    tasks = [str(retry.register(None, "user_notify", number).task_id) for number in range(3)]
+    field.query("UPDATE reach_retry.tasks SET last_error = 'RuntimeError: first\nsecond ' || repeat('x', 1000)")
+    listed = reach("list", dsn=field.dsn, columns="80").stdout.splitlines()
+    assert listed[0].split() == ["id", "code", "state", "attempts", "planned", "(UTC)", "last", "error"]
+    assert [line.split()[:4] for line in listed[1:]] == [
+        [task, "user_notify", "WAITING", "0/3"] for task in tasks[::-1]
+    ]
+    assert all("RuntimeError: first second xx" in line and line.endswith("…") for line in listed[1:])
+    cut = reach("list", "--limit", "2", dsn=field.dsn)
+    assert (len(cut.stdout.splitlines()), "more than 2" in cut.stderr) == (3, True)
+    assert reach("list", "--newer-than", "1h", "--older-than", "1h", dsn=field.dsn).stderr == "no such tasks\n"
+
+
+async def test_the_log_of_a_task_says_when_it_ran_how_long_and_why_it_failed(retry: Retries, field: Field) -> None:
+    answers: Iterator[Wait | Retry] = iter(
+        [Wait(after=0.01, reason="no token"), Wait(after=0.01, reason="no token"), Retry(reason="not yet")]
+    )
+
+    @retry.listener("picky", first_delay_seconds=0)
+    async def picky(_: int) -> Wait | Retry | None:
+        return next(answers, None)
+
+    task = retry.register(None, "picky", 1).task_id
+    async with retry.running():
+        await field.until_ended(task)
+    shown = reach("show", str(task), dsn=field.dsn).stdout.splitlines()
+    log = shown[shown.index("") + 1 :]
+    assert log[0].split() == ["attempt", "planned", "late", "took", "outcome"]
+    assert [(line[0], line.rsplit(" s  ")[-1]) for line in log[1:]] == [
+        ("1", "waited 2 times: no token"),
+        ("1", "not yet"),
+        ("2", "succeeded"),
+    ]
+    moment = json.loads(reach("show", str(task), "--json", dsn=field.dsn).stdout)["log"][0]["started_at"]
+    assert datetime.fromisoformat(moment).tzinfo is not None
+    assert "T" in moment
+
+
+def test_a_role_without_the_rights_is_told_who_can_give_them(retry: Retries, field: Field) -> None:
+    field.query(f"REVOKE ALL ON ALL TABLES IN SCHEMA reach_retry FROM {APPLICATION}")
+    told = reach("list", dsn=field.dsn)
+    assert (told.exit_code, "permission denied for table" in told.stderr) == (1, True)
+    assert "--grant-to" in told.stderr
+    granted = reach("install", "--grant-to", APPLICATION, dsn=field.owner_dsn)
+    assert granted.stdout == f"granted to {APPLICATION}\n"
+    assert reach("list", dsn=field.dsn).exit_code == 0
 
 
 def test_failures_are_told_in_the_users_words(database: str) -> None:
@@ -48,6 +108,8 @@ def test_failures_are_told_in_the_users_words(database: str) -> None:
         (("list",), None, "no database is named"),
         (("list",), database, "the tables are not there"),
         (("list",), "host=/nowhere password=hush", "PostgreSQL: it does not answer"),
+        (("list",), "nonsense hush", "the connection string cannot be read"),
+        (("install", "--grant-to", "nobody such"), database, 'role "nobody such" does not exist'),
         (("--schema", "a;b", "install"), database, "not a plain lower-case SQL name"),
     ):
         result = reach(*arguments, dsn=dsn)
@@ -59,7 +121,7 @@ def test_failures_are_told_in_the_users_words(database: str) -> None:
 
 def test_the_tables_are_installed_or_printed(database: str) -> None:
     printed = reach("install", "--print", dsn=None).stdout
-    assert reach("install", dsn=database).stdout == "installed version 1\n"
+    assert reach("install", dsn=database).stdout == "installed version 1, 2\n"
     assert reach("install", dsn=database).stdout == "nothing to do\n"
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP SCHEMA reach_retry CASCADE")

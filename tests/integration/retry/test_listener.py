@@ -14,7 +14,10 @@ import pytest
 from pydantic import BaseModel, JsonValue
 
 from agent_reach.retry import (
+    BACKOFF,
     FIBONACCI,
+    FIXED,
+    INCREMENT,
     Context,
     GiveUp,
     HandlerError,
@@ -91,6 +94,34 @@ async def test_a_failure_is_tried_again_at_the_planned_moments_until_the_attempt
     assert {attempt.error for attempt in attempts} == {"RuntimeError: the provider is away"}
     assert task.last_error == "RuntimeError: the provider is away"
     assert task.attempts == 4
+
+
+@pytest.mark.slow
+async def test_every_strategy_plans_its_exact_moments_in_the_table(retry: Retries, field: Field) -> None:
+    """Those of the documentation, to the microsecond; it takes the 17 s that the longest of them takes."""
+
+    async def fails(_: int) -> None:
+        raise RuntimeError("away")
+
+    moments = {
+        FIXED: (2, 7, 12),
+        INCREMENT: (2, 7, 17),
+        FIBONACCI: (2, 7, 12),
+        BACKOFF: (2, 7, 17),
+        Strategy("own", lambda attempt, interval: interval + attempt): (2, 8, 15),
+    }
+    for strategy in moments:
+        options = {"max_attempts": 3, "first_delay_seconds": 2, "interval_seconds": 5}
+        retry.listener(strategy.name, strategy=strategy, **options)(fails)  # type: ignore[arg-type]
+    async with retry.running():
+        tasks = {strategy: retry.register(None, strategy.name, 1).task_id for strategy in moments}
+        for task_id in tasks.values():
+            assert await field.until_ended(task_id) is State.EXHAUSTED
+    for strategy, expected in moments.items():
+        task, attempts = retry.tasks.show(tasks[strategy])
+        planned = [(attempt.planned_at - task.created_at).total_seconds() for attempt in attempts]
+        assert planned == list(expected), strategy.name
+        assert task.jitter_ratio == 0
 
 
 async def test_a_handler_can_ask_for_another_attempt_or_give_up(retry: Retries, field: Field) -> None:
@@ -299,6 +330,41 @@ async def test_a_handler_that_leaves_by_an_unusual_door_has_failed_and_the_worke
         "RuntimeError: the handler raised StopIteration",
         "AttemptInterruptedError: the handler called sys.exit()",
         "AttemptInterruptedError: the handler was cancelled",
+    ]
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it does not even say what it is")
+
+
+async def test_a_handler_that_answers_nonsense_harms_nobody_else(retry: Retries, field: Field) -> None:
+    nonsense: Any = 7
+
+    @retry.listener("odd", max_attempts=1)
+    async def odd(kind: str) -> GiveUp | Retry | None:
+        await asyncio.sleep(0.1)  # so that all are at work together
+        match kind:
+            case "silent":
+                raise SilentError
+            case "reason":
+                return GiveUp(nonsense)
+            case "in the far future":
+                return Retry(after=1e300)
+        return None
+
+    kinds = ["silent", "fine", "reason", "fine", "in the far future", "fine"]
+    with psycopg.connect(field.dsn) as connection:
+        tasks = [retry.register(connection, "odd", kind).task_id for kind in kinds]
+    async with retry.running():
+        for task in tasks:
+            await field.until_ended(task)
+    ended = [retry.tasks.show(task)[0] for task in tasks]
+    assert [(task.state, task.attempts) for task in ended[1::2]] == [(State.SUCCEEDED, 1)] * 3
+    assert [(task.state, task.last_error) for task in ended[::2]] == [
+        (State.EXHAUSTED, "SilentError: (it cannot be described)"),
+        (State.GIVEN_UP, "7"),
+        (State.EXHAUSTED, "ValueError: Retry(after=…) must be a number of seconds, 0 to 3.1536e+08"),
     ]
 
 

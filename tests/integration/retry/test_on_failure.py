@@ -8,8 +8,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.orm import Session
 
 from agent_reach.retry import (
     FIBONACCI,
@@ -61,7 +59,7 @@ async def charge_async(order: int) -> str:
 
 
 def decorated(retry: Retries, function: Callable[..., Any] = charge, **options: Any) -> Callable[..., Any]:
-    return retry.on_failure(
+    made: Callable[..., Any] = retry.on_failure(
         **{
             "include": (RemoteError,),
             "exclude": (UnpaidError,),
@@ -72,6 +70,7 @@ def decorated(retry: Retries, function: Callable[..., Any] = charge, **options: 
             **options,
         }
     )(function)
+    return made
 
 
 async def test_a_failed_call_is_done_again_with_its_arguments(retry: Retries, field: Field) -> None:
@@ -117,23 +116,19 @@ async def test_another_error_later_ends_the_task(retry: Retries, field: Field) -
 
 
 @pytest.mark.parametrize("commits", [True, False])
-@pytest.mark.parametrize("alchemy", [True, False])
 def test_bound_it_undoes_its_own_writes_only_and_the_caller_goes_on(
-    retry: Retries, field: Field, *, commits: bool, alchemy: bool
+    retry: Retries, field: Field, *, commits: bool
 ) -> None:
     charged = decorated(retry)
-    with psycopg.connect(field.dsn) as driver:
-        engine = create_engine("postgresql+psycopg://", creator=lambda: driver)
-        bound: Any = Session(engine) if alchemy else driver
-        bound.execute(text("INSERT INTO orders VALUES (1)") if alchemy else "INSERT INTO orders VALUES (1)")
-        connections.append(driver)
+    with psycopg.connect(field.dsn) as bound:
+        bound.execute("INSERT INTO orders VALUES (1)")
+        connections.append(bound)
         errors.append(RemoteError("away"))
         with retry.bind(bound):
             scheduled = charged(7)
             assert charged(8) == "charged 8"
         assert isinstance(scheduled, Scheduled)
         bound.commit() if commits else bound.rollback()
-        engine.dispose()
     assert field.query("SELECT id FROM orders ORDER BY id") == ([(1,), (8,)] if commits else [])
     assert field.tasks() == commits
 
@@ -195,6 +190,36 @@ async def test_methods_of_registered_objects(retry: Retries, field: Field) -> No
     async with retry.running():
         assert await field.until_ended(scheduled.task_id) is State.SUCCEEDED
     assert calls == [("second", "ada")] * 2
+
+
+def fee(cls: type, amount: int) -> int:
+    calls.append((cls, amount))
+    if errors:
+        raise errors.pop(0)
+    return amount + 2
+
+
+class Gateway:
+    """Its decorated methods are put in by the test, which has the object that decorates."""
+
+    fee: Callable[..., Any]
+    charge: Callable[..., Any]
+
+
+async def test_class_methods_of_registered_classes_and_static_methods(retry: Retries, field: Field) -> None:
+    # As `@classmethod` and `@staticmethod` right above `@retry.on_failure` do.
+    Gateway.fee = classmethod(decorated(retry, fee))  # type: ignore[assignment]
+    Gateway.charge = staticmethod(decorated(retry))
+    with pytest.raises(HandlerError, match="the class Gateway is not registered"):
+        Gateway.fee(1)
+    assert retry.add_object(Gateway) is Gateway, "so that it decorates the class"
+    assert (Gateway.fee(1), Gateway.charge(1)) == (3, "charged 1")
+    errors.extend([RemoteError("away"), RemoteError("away")])
+    tasks = [Gateway.fee(7), Gateway.charge(8)]
+    async with retry.running():
+        for task in tasks:
+            assert await field.until_ended(task.task_id) is State.SUCCEEDED
+    assert sorted(calls[2:], key=len) == [(Gateway, 7)] * 2 + [(8, (), "none", {})] * 2
 
 
 def test_arguments_that_do_not_fit_are_told_with_the_error_that_made_them_matter(retry: Retries, field: Field) -> None:

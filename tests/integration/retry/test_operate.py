@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 
+from agent_reach.durable.clock import DatabaseClock
+from agent_reach.durable.tasks import cancel_and_wait
 from agent_reach.retry import (
     AttemptFailedError,
     GiveUp,
+    HandlerError,
     Retries,
     RetrySettings,
     State,
     TaskNotFoundError,
     TaskStateError,
 )
-from agent_reach.retry.worker import Rounds
+from agent_reach.retry.rounds import Rounds
 
 from .field import FAST, Field, until
 
@@ -94,6 +97,43 @@ async def test_invoked_from_everywhere_at_once_it_runs_once(retry: Retries, fiel
     assert 7 in answers
     assert runs == [7]
     assert retry.tasks.show(task.task_id)[0].attempts == 1
+
+
+async def test_invoked_while_workers_take_it_each_task_runs_once_and_is_answered_once(
+    retry: Retries, field: Field
+) -> None:
+    """Two workers claim what is due at this moment, while a thread without a loop and a coroutine ask for the same."""
+    runs: list[int] = []
+
+    async def once(number: int) -> int:
+        await asyncio.sleep(0)
+        runs.append(number)
+        return number
+
+    # It does nothing by itself, and only what it is asked for.
+    outside = Retries(field.dsn, settings=RetrySettings(**FAST))
+    other = Retries(field.dsn, settings=RetrySettings(**FAST))
+    for each in (retry, other, outside):
+        each.listener("once")(once)
+    async with retry.running() as first, other.running() as second:
+        await first.engine.wait_ready()
+        await second.engine.wait_ready()
+        tasks = [retry.register(None, "once", number).task_id for number in range(12)]
+        asked = [
+            asked for task in tasks for asked in (asyncio.to_thread(outside.run_now, task), other.run_now_async(task))
+        ]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for task in tasks:
+            assert await field.until_ended(task) is State.SUCCEEDED
+    assert sorted(runs) == list(range(12))
+    results = [answer for answer in answers if not isinstance(answer, TaskStateError)]
+    assert len(results) == len(set(results)), f"nobody is told of a result that was another's: {results}"
+    assert {retry.tasks.show(task)[0].attempts for task in tasks} == {1}
+
+
+async def test_invoked_without_a_loop_from_inside_one_it_says_which_to_await(retry: Retries) -> None:
+    with pytest.raises(HandlerError, match="await run_now_async"):
+        retry.run_now(uuid4())
 
 
 async def test_retrying_puts_a_task_before_all_others_and_gives_ended_ones_fresh_attempts(
@@ -190,17 +230,64 @@ async def test_the_clean_up_deletes_what_ended_long_ago_with_its_attempts_and_no
 
     tasks = [retry.register(None, "a", number).task_id for number in range(12)]
     waiting = retry.register(None, "elsewhere", 1).task_id
-    async with retry.running() as worker:
+    async with retry.running():
         for task in tasks:
             await field.until_ended(task)
         field.query(
             "UPDATE reach_retry.tasks SET finished_at = finished_at - interval '31 days' WHERE id = ANY(%s)", tasks[1:]
         )
         field.query("UPDATE reach_retry.tasks SET created_at = created_at - interval '31 days'")
-        settings = RetrySettings(**FAST, cleanup=True, cleanup_rows=5)
-        await Rounds(worker, settings, retry._statements, retry._telemetry).clean_up()
+    # A cron expression with seconds: the next one is never far away.
+    settings = RetrySettings(**FAST, cleanup=True, cleanup_rows=5, cleanup_cron="* * * * * *")
+    async with Retries(field.dsn, settings=settings).running():
+        await until(lambda: field.tasks() == 2)
     assert {task.id for task in retry.tasks.find().tasks} == {tasks[0], waiting}
     assert field.query("SELECT DISTINCT task_id FROM reach_retry.attempts") == [(tasks[0],)]
+
+
+async def test_the_clean_up_waits_for_three_at_night_and_deletes_by_the_hundred(retry: Retries, field: Field) -> None:
+    retry.register(None, "elsewhere", 0, unique_key="fresh")
+    for age, count in (("31 days", 250), ("29 days", 7)):
+        field.query(
+            "INSERT INTO reach_retry.tasks (id, code, payload, created_at, finished_at, state, priority,"
+            " first_delay_seconds, max_attempts, strategy, jitter_ratio) SELECT gen_random_uuid(), 'old', '0',"
+            " now() - %s::interval, now() - %s::interval, 'SUCCEEDED', 5, 0, 3, 'fixed', 0 FROM generate_series(1, %s)",
+            age,
+            age,
+            count,
+        )
+    field.query(
+        """
+        CREATE TABLE rounds (deleted bigint);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+            'BEGIN INSERT INTO rounds SELECT count(*) FROM gone; RETURN NULL; END';
+        CREATE TRIGGER note AFTER DELETE ON reach_retry.tasks REFERENCING OLD TABLE AS gone
+            FOR EACH STATEMENT EXECUTE FUNCTION note()
+        """
+    )
+    elapsed = 0.0
+    clock = DatabaseClock(lambda: elapsed)
+    clock.observe(datetime(2026, 1, 1, 2, 59, 59, 990_000, tzinfo=UTC), 0)
+    async with retry.running() as worker:
+        rounds = Rounds(
+            worker.engine,
+            worker.pool,
+            worker._runner,
+            [],
+            retry._statements,
+            RetrySettings(cleanup=True),
+            retry._telemetry,
+            clock,
+        )
+        assert len(rounds.all()) > len(worker.rounds.all()), "it is off unless it was turned on"
+        cleaning = asyncio.create_task(rounds._clean_up_by_the_clock())
+        done, _ = await asyncio.wait({cleaning}, timeout=0.2)
+        assert (done, field.tasks("code = 'old'")) == (set(), 257), "it is not three yet"
+        elapsed = 0.01
+        await until(lambda: field.tasks("code = 'old'") == 7)
+        assert not cleaning.done(), "it waits for the next night"
+        await cancel_and_wait([cleaning])
+    assert field.query("SELECT deleted FROM rounds") == [(100,), (100,), (50,)]
 
 
 def test_purging_by_hand(retry: Retries, field: Field) -> None:

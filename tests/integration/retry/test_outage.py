@@ -50,7 +50,9 @@ async def test_while_it_is_read_only_answers_are_kept_and_written_afterwards(ret
 
     def read_only(*, on: bool) -> None:
         field.query("SET default_transaction_read_only = off")
-        with psycopg.connect(field.dsn, autocommit=True, options="-c default_transaction_read_only=off") as admin:
+        with psycopg.connect(
+            field.owner_dsn, autocommit=True, options="-c default_transaction_read_only=off"
+        ) as admin:
             admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {"on" if on else "off"}')
             # Those that are open keep their old setting.
             admin.execute(
@@ -73,3 +75,29 @@ async def test_while_it_is_read_only_answers_are_kept_and_written_afterwards(ret
         for scheduled in (first, second):
             assert await field.until_ended(scheduled.task_id) is State.SUCCEEDED
     assert done == [0, 1]
+
+
+async def test_the_connection_that_listens_may_be_cut_and_tasks_still_start_at_once(
+    retry: Retries, field: Field
+) -> None:
+    deaf = Retries(field.dsn, settings=RetrySettings(**{**FAST, "scan_interval_seconds": 3600}))
+
+    @deaf.listener("one")
+    async def one(_: int) -> None:
+        pass
+
+    def listening() -> list[tuple[int]]:
+        return field.query(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%%'"
+        )
+
+    async with deaf.running():
+        await until(lambda: len(listening()) == 1)
+        ((cut,),) = listening()
+        field.query("SELECT pg_terminate_backend(%s)", cut)
+        # While nobody listens, and again once somebody does.
+        missed = deaf.register(None, "one", 1)
+        await until(lambda: [pid for (pid,) in listening() if pid != cut] != [])
+        heard = deaf.register(None, "one", 2)
+        for scheduled in (missed, heard):
+            assert await field.until_ended(scheduled.task_id) is State.SUCCEEDED

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent_reach.retry import Retries, State
 
-from .field import Field, until
+from .field import APPLICATION, Field, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,13 +25,23 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(autouse=True)
 def runs(retry: Retries, field: Field) -> None:
     field.query("CREATE TABLE runs (number integer NOT NULL, name text NOT NULL)")
+    field.query(f"GRANT INSERT ON runs TO {APPLICATION}")
 
 
 @asynccontextmanager
-async def process(field: Field, name: str = "one") -> AsyncIterator[Process]:
+async def process(field: Field, name: str = "one", *more: str, **settings: Any) -> AsyncIterator[Process]:
     """A process that does tasks; killed at the end of the block if it still lives."""
     started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.retry.process", field.dsn, name, cwd=ROOT, stdin=PIPE, stdout=PIPE
+        sys.executable,
+        "-m",
+        "tests.integration.retry.process",
+        field.dsn,
+        name,
+        *more,
+        cwd=ROOT,
+        stdin=PIPE,
+        stdout=PIPE,
+        env={**os.environ, "REACH_TEST_RETRY": json.dumps(settings)},
     )
     try:
         yield started
@@ -129,3 +142,35 @@ async def test_a_task_of_twice_its_lease_runs_once(retry: Retries, field: Field)
         assert await field.until_ended(task.task_id) is State.SUCCEEDED
     assert len(field.query("SELECT * FROM runs")) == 1
     assert retry.tasks.show(task.task_id)[0].attempts == 1
+
+
+async def test_two_processes_that_register_the_same_keys_make_one_task_of_each_and_do_it_once(
+    retry: Retries, field: Field
+) -> None:
+    async with process(field, "one", "60") as one, process(field, "two", "60") as two:
+        for each in (one, two):
+            assert await said(each) == "ready"
+        for each in (one, two):
+            assert each.stdin is not None
+            each.stdin.write(b"go\n")
+        created = [int(await said(each)) for each in (one, two)]
+        assert sum(created) == 60
+        await until(lambda: field.tasks("state = 'SUCCEEDED'") == 60)
+    assert sorted(number for (number,) in field.query("SELECT number FROM runs")) == list(range(60))
+    assert field.query("SELECT DISTINCT attempts FROM reach_retry.tasks") == [(1,)]
+
+
+async def test_handlers_that_hold_the_interpreter_for_two_seconds_each_are_not_taken_for_dead(
+    retry: Retries, field: Field
+) -> None:
+    """With the library's own lease and heartbeat, while another process looks for the dead all the time."""
+    lease = {"instance_timeout_seconds": 30, "heartbeat_seconds": 3, "concurrency": 2}
+    async with process(field, "one", **lease), process(field, "two", **lease):
+        await until(lambda: field.query("SELECT count(*) FROM reach_retry.instance") == [(2,)])
+        born = field.query("SELECT id, name FROM reach_retry.instance ORDER BY name")
+        hogs = [retry.register(None, code, 2.0) for code in ("hog", "hog on the loop") for _ in range(2)]
+        for task in hogs:
+            assert await field.until_ended(task.task_id) is State.SUCCEEDED
+        assert field.query("SELECT id, name FROM reach_retry.instance ORDER BY name") == born, "each kept its lease"
+    assert field.query("SELECT number, count(*) FROM runs GROUP BY number ORDER BY number") == [(0, 2), (1, 2)]
+    assert field.query("SELECT attempt, error, count(*) FROM reach_retry.attempts GROUP BY 1, 2") == [(1, None, 4)]

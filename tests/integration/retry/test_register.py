@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
+from psycopg.types.json import set_json_dumps, set_json_loads
 from pydantic import BaseModel
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
@@ -19,9 +23,11 @@ from sqlalchemy.orm import Session
 from agent_reach.retry import (
     BACKOFF,
     BindingError,
+    Context,
     ParameterError,
     RegistrationError,
     Retries,
+    Scheduled,
     State,
     StrategyError,
 )
@@ -162,6 +168,13 @@ def test_a_refused_task_leaves_the_callers_transaction_as_it_was(
     assert (field.orders(), field.tasks()) == (1, 0)
 
 
+def _nested(depth: int) -> list[Any]:
+    nested: list[Any] = []
+    for _ in range(depth):
+        nested = [nested]
+    return nested
+
+
 @dataclass
 class Notification:
     order: int
@@ -174,7 +187,20 @@ class Model(BaseModel):
 
 
 @pytest.mark.parametrize(
-    "parameter", ["a\0b", "\ud800", float("inf"), {"deep": [float("nan")]}, object(), {"a": object()}, "x" * 2**21]
+    "parameter",
+    [
+        "a\0b",
+        "\ud800",
+        b"\xff",
+        float("inf"),
+        {"deep": [float("nan")]},
+        object(),
+        {"a": object()},
+        "x" * 2**21,
+        _nested(100_000),
+        10**5000,
+    ],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_json_cannot_hold_is_refused_before_the_database_sees_it(
     retry: Retries, field: Field, parameter: object
@@ -243,11 +269,143 @@ def test_one_live_task_per_key(retry: Retries, field: Field) -> None:
     assert retry.register(None, "notify", 3, unique_key="order-7").created
 
 
-async def test_two_transactions_with_one_key_make_one_task(retry: Retries, field: Field) -> None:
-    async def register(number: int) -> bool:
+async def test_twenty_transactions_with_one_key_make_one_task_and_all_know_which(retry: Retries, field: Field) -> None:
+    async def register(number: int) -> Scheduled:
         async with await psycopg.AsyncConnection.connect(field.dsn) as connection:
-            return (await retry.register_async(connection, "notify", number, unique_key="k")).created
+            return await retry.register_async(connection, "notify", number, unique_key="k")
 
-    created = await asyncio.gather(*(register(number) for number in range(8)))
-    assert sum(created) == 1
-    assert field.tasks() == 1
+    scheduled = await asyncio.gather(*(register(number) for number in range(20)))
+    assert sum(each.created for each in scheduled) == 1
+    assert field.query("SELECT id FROM reach_retry.tasks") == [(scheduled[0].task_id,)]
+    assert {each.task_id for each in scheduled} == {scheduled[0].task_id}
+
+
+def test_the_key_of_a_transaction_that_rolls_back_is_free_for_the_one_that_waits_for_it(
+    retry: Retries, field: Field
+) -> None:
+    with ThreadPoolExecutor(1) as threads, psycopg.connect(field.dsn) as first:
+        retry.register(first, "notify", 1, unique_key="k")
+        second = threads.submit(retry.register, None, "notify", 2, unique_key="k")
+        while not field.query("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert not second.done(), "it has to wait for the first"
+        first.rollback()
+        assert second.result().created
+
+
+@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
+def test_stricter_transactions_register_too_and_are_told_to_repeat_where_a_key_was_taken_meanwhile(
+    retry: Retries, field: Field, level: psycopg.IsolationLevel
+) -> None:
+    with psycopg.connect(field.dsn) as one, psycopg.connect(field.dsn) as two:
+        one.isolation_level = two.isolation_level = level
+        for number, connection in enumerate([one, two]):
+            connection.execute("INSERT INTO orders VALUES (%s)", (number,))
+            retry.register(connection, "notify", number, unique_key=str(number))
+        one.commit()
+        two.commit()
+        two.execute("SELECT FROM orders")
+        retry.register(None, "notify", 3, unique_key="taken meanwhile")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            retry.register(two, "notify", 4, unique_key="taken meanwhile")
+    assert (field.orders(), field.tasks()) == (2, 3)
+
+
+def test_the_transaction_decides_what_it_can_take(retry: Retries, field: Field) -> None:
+    with psycopg.connect(field.dsn) as connection:
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.execute("SELECT FROM nowhere")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            retry.register(connection, "notify", 1)
+        connection.rollback()
+        retry.register(connection, "notify", 2)
+        with connection.transaction(), connection.transaction(force_rollback=True):
+            retry.register(connection, "notify", 3)
+    with pytest.raises(psycopg.OperationalError, match="closed"):
+        retry.register(connection, "notify", 4)
+    with psycopg.connect(field.dsn, autocommit=True) as connection:
+        retry.register(connection, "notify", 5)
+        assert field.tasks() == 2, "in autocommit it is committed at once, as any other statement is"
+        with suppress(RollbackError), connection.transaction():
+            retry.register(connection, "notify", 6)
+            raise RollbackError
+    assert field.query("SELECT payload FROM reach_retry.tasks ORDER BY created_at") == [(2,), (5,)]
+
+
+def test_an_application_may_have_made_its_connections_its_own(retry: Retries, field: Field) -> None:
+    """Cursors with other placeholders, rows of another shape, JSON read and written by another package."""
+    with psycopg.connect(field.dsn, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
+        set_json_loads(lambda _: "theirs", connection)
+        set_json_dumps(lambda _: "null", connection)
+        first = retry.register(connection, "notify", {"order": 7}, unique_key="k")
+        assert retry.register(connection, "notify", 8, unique_key="k") == Scheduled(first.task_id, created=False)
+        with connection.pipeline():
+            second = retry.register(connection, "notify", [9])
+    assert [retry.tasks.show(each.task_id)[0].payload for each in (first, second)] == [{"order": 7}, [9]]
+
+
+async def test_a_handler_registers_what_follows_in_the_transaction_that_completes_it(
+    retry: Retries, field: Field
+) -> None:
+    @retry.listener("first")
+    async def first(order: int, ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            await retry.register_async(connection, "second", order)
+            if ctx.attempt == 1:
+                raise RollbackError
+
+    task = retry.register(None, "first", 7)
+    async with retry.running():
+        assert await field.until_ended(task.task_id) is State.SUCCEEDED
+    assert field.query("SELECT code, payload, state FROM reach_retry.tasks ORDER BY created_at") == [
+        ("first", 7, "SUCCEEDED"),
+        ("second", 7, "WAITING"),
+    ]
+
+
+async def test_a_handler_that_was_renamed_still_does_the_old_tasks_under_both_names(
+    retry: Retries, field: Field
+) -> None:
+    old = retry.register(None, "old name", 1)
+
+    @retry.listener("old name")
+    @retry.listener("new name")
+    async def renamed(_: int) -> None:
+        pass
+
+    new = retry.register(None, "new name", 1)
+    async with retry.running():
+        for task in (old, new):
+            assert await field.until_ended(task.task_id) is State.SUCCEEDED
+
+
+@dataclass
+class Line:
+    article: str
+    prices: dict[str, Decimal]
+
+
+class Basket(BaseModel):
+    at: datetime
+    lines: list[Line]
+    labels: set[str] = set()
+    gift_for: Notification | None = None
+
+
+async def test_dataclasses_in_models_in_dataclasses_arrive_as_they_were(retry: Retries, field: Field) -> None:
+    arrived: list[Basket] = []
+
+    @retry.listener("basket")
+    async def on_basket(basket: Basket) -> None:
+        arrived.append(basket)
+
+    basket = Basket(
+        at=datetime(2026, 1, 2, tzinfo=UTC),
+        lines=[Line("ü \\u0000 '; --", {"EUR": Decimal("0.10")})],
+        labels={"a"},
+        gift_for=Notification(7, ["x"]),
+    )
+    task = retry.register(None, "basket", basket)
+    async with retry.running():
+        assert await field.until_ended(task.task_id) is State.SUCCEEDED
+    assert arrived == [basket]
+    assert isinstance(arrived[0].lines[0], Line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,8 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agent_reach.retry import Retries, RetrySettings, telemetry
-from agent_reach.retry.worker import Rounds
+from agent_reach.retry import Retries, RetrySettings, Wait
 
 from .field import FAST, Field
 
@@ -25,51 +26,81 @@ async def test_what_happens_is_counted_timed_and_traced(
     meters, tracers = MeterProvider([reader]), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     monkeypatch.setattr(metrics, "get_meter", meters.get_meter)
-    monkeypatch.setattr(trace, "get_tracer", tracers.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: tracers)
     retry = Retries(field.dsn, settings=RetrySettings(**FAST))
+    waited: list[int] = []
 
     @retry.listener("number", max_attempts=2)
-    async def number(value: int) -> None:
+    async def number(value: int) -> Wait | None:
         if value == 2:
             raise RuntimeError("away")
+        if value == 4 and not waited:
+            waited.append(value)
+            return Wait(after=0.01)
+        return None
 
     async with retry.running() as worker:
-        for value in (1, 2):
+        for value in (2, 4):
             await field.until_ended(retry.register(None, "number", value).task_id)
+        with tracers.get_tracer("test").start_as_current_span("checkout") as checkout:
+            registered = retry.register(None, "number", 1)
+        await field.until_ended(registered.task_id)
         for _ in range(3):
             retry.register(None, "number", 3, first_delay_seconds=3600)
         retry.register(None, "elsewhere", 1)
-        await Rounds(worker, retry.settings, retry._statements, retry._telemetry).count()
+        await worker.rounds.count()
     data = reader.get_metrics_data()
     assert data is not None
-    points: dict[str, Any] = {
-        metric.name: list(metric.data.data_points)
-        for scope in data.resource_metrics[0].scope_metrics
-        for metric in scope.metrics
+    found = {metric.name: metric for scope in data.resource_metrics[0].scope_metrics for metric in scope.metrics}
+
+    def counted(name: str) -> dict[tuple[object, ...], float]:
+        points: Any = found[name].data.data_points
+        return {tuple((point.attributes or {}).values()): point.value for point in points}
+
+    assert counted("reach.retry.registered") == {("number",): 6, ("elsewhere",): 1}
+    assert counted("reach.retry.succeeded") == {("number",): 2}
+    assert counted("reach.retry.failed") == {("number", "RuntimeError"): 2}
+    assert counted("reach.retry.waited") == {("number",): 1}
+    assert counted("reach.retry.exhausted") == {("number",): 1}
+    assert counted("reach.retry.depth") == {
+        ("number", "WAITING"): 3,
+        ("number", "RUNNING"): 0,
+        ("elsewhere", "WAITING"): 1,
     }
-    counted = {
-        name: sum(point.value for point in found) for name, found in points.items() if hasattr(found[0], "value")
+    lateness: Any = found["reach.retry.lateness"].data.data_points
+    assert [point.count for point in lateness] == [5]
+    assert 0.01 in lateness[0].explicit_bounds, "the buckets are for seconds"
+    assert {name.removeprefix("reach.retry."): metric.unit for name, metric in found.items()} == {
+        "registered": "{task}",
+        "succeeded": "{attempt}",
+        "failed": "{attempt}",
+        "waited": "{wait}",
+        "exhausted": "{task}",
+        "lateness": "s",
+        "depth": "{task}",
     }
-    assert counted["reach.retry.registered"] == 6
-    assert counted["reach.retry.succeeded"] == 1
-    assert counted["reach.retry.failed"] == 2
-    assert counted["reach.retry.exhausted"] == 1
-    assert points["reach.retry.lateness"][0].count == 3
-    assert {
-        (point.attributes["code"], point.attributes["state"], point.value) for point in points["reach.retry.depth"]
-    } == {("number", "WAITING", 3), ("elsewhere", "WAITING", 1)}
-    assert [span.name for span in spans.get_finished_spans()] == ["retry number"] * 3
+    attempts = [span for span in spans.get_finished_spans() if span.name == "retry number"]
+    assert len(attempts) == 5
+    assert [len(span.links) for span in attempts] == [0, 0, 0, 0, 1]
+    origin, linked = checkout.get_span_context(), attempts[-1].links[0].context
+    assert (linked.trace_id, linked.span_id) == (origin.trace_id, origin.span_id), "it says where it was registered"
     meters.shutdown()
     tracers.shutdown()
 
 
-def test_without_opentelemetry_nothing_is_missing(monkeypatch: pytest.MonkeyPatch, retry: Retries) -> None:
-    monkeypatch.setattr(telemetry, "metrics", None)
-    monkeypatch.setattr(telemetry, "trace", None)
-    without = Retries(retry._dsn, settings=retry.settings)
-
-    @without.listener("number")
-    def number(value: int) -> int:
-        return value
-
-    assert without.run_now(without.register(None, "number", 7).task_id) == 7
+def test_without_opentelemetry_nothing_is_missing(retry: Retries) -> None:
+    script = """
+import sys
+sys.modules["opentelemetry"] = None  # as if it were not installed
+from agent_reach.retry import Retries
+retry = Retries(sys.argv[1])
+@retry.listener("number")
+def number(value: int) -> int:
+    return value
+print(retry.run_now(retry.register(None, "number", 7).task_id))
+assert not any(name.startswith("opentelemetry.") for name in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, retry._dsn], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr

@@ -123,47 +123,57 @@ class TestHeap:
 class TestLowWater:
     @staticmethod
     def scanned() -> LowWater:
-        """Marks that a scan without a rest has raised."""
-        marks = LowWater(60)
-        marks.marks(0)
-        marks.scanned([], EPOCH, exhausted=True)
+        """Marks that a scan has raised that saw nothing."""
+        marks = LowWater()
+        marks.begin()
+        marks.scanned({}, EPOCH)
         return marks
 
     def test_it_knows_nothing_at_first(self) -> None:
-        assert LowWater(60).marks(0) == [None] * 10
+        assert LowWater().begin() == [None] * 10
 
-    def test_after_a_scan_that_left_nothing_the_next_starts_a_little_before_it(self) -> None:
-        assert self.scanned().marks(1) == [EPOCH - timedelta(seconds=2)] * 10
+    def test_after_a_scan_that_saw_nothing_the_next_starts_a_little_before_it(self) -> None:
+        assert self.scanned().begin() == [EPOCH - timedelta(seconds=2)] * 10
 
-    def test_a_scan_that_was_cut_off_raises_it_only_where_it_has_been(self) -> None:
-        marks = LowWater(60)
-        marks.marks(0)
-        marks.scanned([at(-50, priority=3), at(-40, priority=3)], EPOCH, exhausted=False)
-        assert marks.marks(1) == [EPOCH - timedelta(seconds=42) if priority == 3 else None for priority in range(10)]
+    def test_it_stays_below_the_oldest_row_that_a_scan_saw_whoever_claims_it(self) -> None:
+        marks = LowWater()
+        marks.begin()
+        marks.scanned({3: EPOCH - timedelta(seconds=50)}, EPOCH)
+        assert marks.marks == [EPOCH - timedelta(seconds=52 if priority == 3 else 2) for priority in range(10)]
 
-    def test_a_row_that_waits_again_lowers_it(self) -> None:
+    def test_a_row_that_waits_again_lowers_it_in_its_priority_or_in_all(self) -> None:
         marks = self.scanned()
+        marks.lower(EPOCH - timedelta(minutes=1), 4)
+        assert marks.marks == [EPOCH - timedelta(seconds=60 if priority == 4 else 2) for priority in range(10)]
         marks.lower(EPOCH - timedelta(hours=1))
-        assert marks.marks(1) == [EPOCH - timedelta(hours=1)] * 10
+        assert marks.begin() == [EPOCH - timedelta(hours=1)] * 10
 
     def test_a_row_that_comes_back_while_a_scan_runs_is_not_forgotten(self) -> None:
         marks = self.scanned()
-        marks.marks(1)
+        marks.begin()
         marks.lower(EPOCH - timedelta(hours=1))
-        marks.scanned([], EPOCH + timedelta(seconds=9), exhausted=True)
-        assert marks.marks(2) == [EPOCH - timedelta(hours=1)] * 10
+        marks.scanned({}, EPOCH + timedelta(seconds=9))
+        assert marks.begin() == [EPOCH - timedelta(hours=1)] * 10
 
-    def test_from_time_to_time_a_scan_goes_without_it(self) -> None:
+    def test_a_row_that_comes_while_the_very_first_scan_runs_is_not_forgotten(self) -> None:
+        marks = LowWater()
+        marks.begin()
+        marks.lower(EPOCH - timedelta(hours=1))
+        marks.scanned({}, EPOCH)
+        assert marks.begin() == [EPOCH - timedelta(hours=1)] * 10
+
+    def test_a_database_clock_that_was_set_back_takes_it_along(self) -> None:
         marks = self.scanned()
-        assert marks.marks(59.9) != [None] * 10
-        assert marks.marks(60) == [None] * 10
+        marks.begin()
+        marks.scanned({}, EPOCH - timedelta(minutes=10))
+        assert marks.begin() == [EPOCH - timedelta(minutes=10, seconds=2)] * 10
 
-    @given(st.lists(st.floats(-1000, 1000), min_size=1))
-    def test_it_is_never_above_the_present(self, ahead: list[float]) -> None:
-        marks = LowWater(60)
-        marks.marks(0)
-        marks.scanned([at(seconds) for seconds in ahead], EPOCH, exhausted=False)
-        assert all(mark is None or mark <= EPOCH for mark in marks.marks(1))
+    @given(st.dictionaries(st.integers(0, 9), st.floats(-1000, 1000)))
+    def test_it_is_never_above_the_present(self, seen: dict[int, float]) -> None:
+        marks = LowWater()
+        marks.begin()
+        marks.scanned({priority: EPOCH + timedelta(seconds=ahead) for priority, ahead in seen.items()}, EPOCH)
+        assert all(mark is None or mark <= EPOCH for mark in marks.begin())
 
 
 class TestClock:
@@ -175,12 +185,22 @@ class TestClock:
         monotonic = 0.0
         clock = DatabaseClock(lambda: monotonic)
         for delay in delays:
-            reading = EPOCH + timedelta(seconds=monotonic)
+            reading, asked_at = EPOCH + timedelta(seconds=monotonic), monotonic
             monotonic += delay
-            clock.observe(reading)
+            clock.observe(reading, asked_at)
         monotonic += after
         true = EPOCH.timestamp() + monotonic
         assert true - min(delays[-16:]) - 1e-3 <= clock.time() <= true + 1e-3
+
+    @pytest.mark.parametrize("step", [-600, -1, 1, 600])
+    def test_a_clock_that_is_set_is_followed_with_the_next_reading(self, step: float) -> None:
+        monotonic = 0.0
+        clock = DatabaseClock(lambda: monotonic)
+        for _ in range(20):
+            clock.observe(EPOCH + timedelta(seconds=monotonic), monotonic)
+            monotonic += 1
+        clock.observe(EPOCH + timedelta(seconds=monotonic + step), monotonic)
+        assert clock.time() == pytest.approx(EPOCH.timestamp() + monotonic + step, abs=1e-3)
 
 
 class TestNames:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, assert_type
 
 import psycopg
 import pytest
 
-from agent_reach.retry import HandlerError, Retries, StrategyError
+from agent_reach.retry import HandlerError, Retries, Scheduled, StrategyError
 
 retry = Retries("host=nowhere")
 
@@ -33,10 +34,6 @@ class Mailer:
     def send(self, to: psycopg.Connection[Any]) -> None:
         pass
 
-    @classmethod
-    def make(cls, number: int) -> None:
-        pass
-
 
 @pytest.mark.parametrize(
     ("function", "told"),
@@ -46,7 +43,6 @@ class Mailer:
         (says_nothing, r"says_nothing\(number\) has no annotation"),
         (generates, "generator"),
         (Mailer.send, r"Mailer.send\(to\): Connection.* cannot be stored"),
-        (Mailer.make.__func__, "class method"),  # type: ignore[attr-defined]
         (lambda: None, "lambda"),
         (print, "no function"),
     ],
@@ -64,6 +60,61 @@ def test_a_closure_is_refused_and_told_what_it_holds() -> None:
 
     with pytest.raises(HandlerError, match=r"closure over secret.*pass them as arguments"):
         retry.on_failure()(charge)
+
+
+def test_a_function_inside_another_is_refused_since_a_worker_need_not_have_it() -> None:
+    def charge(number: int) -> int:
+        return number
+
+    class Shop:
+        def charge(self, number: int) -> None:
+            pass
+
+    for nested in (charge, Shop.charge):
+        with pytest.raises(HandlerError, match=r"charge is defined inside another function.*move it to its module"):
+            retry.on_failure()(nested)
+
+
+def test_one_of_the_others_above_it_is_told_where_to_put_it() -> None:
+    wrapped: Any
+    for wrapped in (staticmethod(once), functools.partial(once, 1)):
+        with pytest.raises(HandlerError, match=r"put @retry\.on_failure right above `def`"):
+            retry.on_failure()(wrapped)
+
+
+class Shop:
+    @retry.on_failure(code="shop")
+    def charge(self, number: int) -> int:
+        return number
+
+    @classmethod
+    @retry.on_failure(code="shop class")
+    def of(cls, number: int) -> str:
+        return f"{cls.__name__} {number}"
+
+    @staticmethod
+    @retry.on_failure(code="shop static")
+    def check(number: int) -> int:
+        return number
+
+
+async def test_type_checkers_know_what_a_decorated_function_returns() -> None:
+    """What `assert_type` says is held by mypy, which reads this file; here it does nothing."""
+    waiting = retry.on_failure(code="typed")(documented)
+    assert_type(waiting(1), int | Scheduled)
+    awaited = retry.on_failure(code="typed async")(documented_async)
+    assert_type(await awaited(number=1), int | Scheduled)
+    raising = retry.on_failure(code="typed reraise", reraise=True)(documented)
+    assert_type(raising(1), int)
+    shop = retry.add_object(Shop(), "shop")
+    assert_type(shop, Shop)
+    assert_type(shop.charge(1), int | Scheduled)
+    assert_type(retry.add_object(Shop).of(1), str | Scheduled)
+    assert_type(Shop.check(1), int | Scheduled)
+
+
+async def documented_async(number: int) -> int:
+    return number + 1
 
 
 def test_a_strategy_without_its_interval_is_refused() -> None:

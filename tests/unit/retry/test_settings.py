@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,23 +39,27 @@ def test_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "told"),
     [
-        {"scan_interval_seconds": 0.9},
-        {"max_in_memory": 99},
-        {"instance_timeout_seconds": 241},
-        {"instance_timeout_seconds": 8.9},
-        {"preload_multiplier": 0.5},
-        {"concurrency": 0},
-        {"concurrency": 5000},
-        {"cleanup_cron": "at three"},
-        {"cleanup_rows": 0},
-        {"log_level": "LOUD"},
-        {"unheard_of": 1},
+        ({"scan_interval_seconds": 0.9}, "greater than or equal to 1"),
+        ({"max_in_memory": 99}, "greater than or equal to 100"),
+        ({"instance_timeout_seconds": 241}, "less than or equal to 240"),
+        ({"instance_timeout_seconds": 8.9}, "must be 3 heartbeats or more"),
+        ({"preload_multiplier": 0.5}, "greater than or equal to 1"),
+        ({"concurrency": 0}, "greater than or equal to 1"),
+        ({"max_in_memory": 100, "concurrency": 101}, "must be at least concurrency"),
+        ({"cleanup_cron": "at three"}, "'at three' is no cron expression"),
+        ({"cleanup_rows": 0}, "greater than or equal to 1"),
+        ({"cleanup_older_than_days": 0}, "greater than 0"),
+        ({"dead_task_seconds": 0}, "greater than 0"),
+        ({"first_delay_seconds": -1}, "greater than or equal to 0"),
+        ({"log_level": "LOUD"}, "'DEBUG', 'INFO'"),
+        ({"unheard_of": 1}, "not permitted"),
     ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_is_out_of_bounds_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+def test_what_is_out_of_bounds_is_refused_by_its_name(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=f"{next(iter(wrong))}(.|\\n)*{told}"):
         RetrySettings(**wrong)
 
 
@@ -65,8 +71,22 @@ def test_they_come_from_the_environment_and_code_goes_first(monkeypatch: pytest.
     assert RetrySettings().scan_interval_seconds == 7
 
 
-def test_every_setting_is_documented() -> None:
-    assert all(field.description for field in RetrySettings.model_fields.values())
+def test_every_setting_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "retry.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", page[page.index("\n## Settings") :], re.MULTILINE))
+    spoken: dict[object, str] = {True: "on", False: "off"}
+    for name, setting in RetrySettings.model_fields.items():
+        assert setting.description
+        default = "CPUs + 1" if name == "concurrency" else setting.default
+        shown = (
+            spoken[default]
+            if isinstance(default, bool)
+            else f"{default:,g}"
+            if isinstance(default, float)
+            else default
+        )
+        assert rows.pop(name).replace("`", "") == (f"{shown:,}" if isinstance(shown, int) else shown), name
+    assert not rows, "what is documented exists"
 
 
 def test_the_engine_is_told() -> None:
