@@ -47,7 +47,7 @@ check: install ## Check format, rules, types, imports, contracts, generated code
 	$(BIN)/python scripts/check_lock.py
 
 .PHONY: gen
-gen: install ## Generate the stubs in sdk/agent_reach/v1 from the contracts
+gen: install ## Generate the stubs from the contracts, and the JSON Schema of policies.yaml
 	scripts/generate.sh
 
 .PHONY: release-contract
@@ -55,11 +55,13 @@ release-contract: install ## Take the contracts as released: from now on they on
 	$(BIN)/buf build protos -o protos/released.binpb --exclude-source-info
 
 .PHONY: lock
-lock: install ## Write requirements/dev.txt anew, with the newest versions that fit
+lock: install ## Write requirements/*.txt anew, with the newest versions that fit
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header \
 		--group dev pyproject.toml sdk/pyproject.toml --all-extras --no-emit-package agent-reach --upgrade \
 		-o requirements/dev.txt
+	$(BIN)/uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header \
+		--group bench --constraint requirements/dev.txt --upgrade -o requirements/bench.txt
 
 .PHONY: format
 format: install ## Format the code and the contracts
@@ -68,8 +70,12 @@ format: install ## Format the code and the contracts
 	$(BIN)/buf format -w protos
 
 .PHONY: bench
-bench: install ## Run a benchmark: make bench NAME=main
+bench: install $(if $(filter durable,$(NAME)),.venv/bench-installed) ## Run a benchmark: make bench NAME=main or durable
 	$(BIN)/python -m bench.$(NAME)
+
+.venv/bench-installed: requirements/bench.txt $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps -r requirements/bench.txt
+	@touch $@
 
 .PHONY: clean
 clean: ## Remove what was built, and .venv; .reach (your data) stays

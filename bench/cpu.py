@@ -47,13 +47,18 @@ async def accounted(
         _print_hottest(name, path)
 
 
+def postgres_seconds(directory: Path) -> float:
+    """Returns the CPU seconds that the server on a data directory has used so far, its backends included."""
+    postmaster = int((directory / "postmaster.pid").read_text().splitlines()[0])
+    return _tree(psutil.Process(postmaster))
+
+
 def _cpu_seconds(stack: LocalStack) -> dict[str, float]:
     seconds = {"this client": _of(psutil.Process(os.getpid()))}
     for name, role in stack.roles.items():
         if role.pid:
             seconds[name] = _of(psutil.Process(role.pid))
-    postmaster = int((stack.postgres.directory / "postmaster.pid").read_text().splitlines()[0])
-    seconds["postgres"] = _tree(psutil.Process(postmaster))
+    seconds["postgres"] = postgres_seconds(stack.postgres.directory)
     seconds["redis"] = sum(
         _of(process) for process in psutil.Process().children(recursive=True) if "redis" in process.name()
     )
@@ -66,10 +71,14 @@ def _of(process: psutil.Process) -> float:
 
 
 def _tree(process: psutil.Process) -> float:
-    # Backends that ended meanwhile are in their parent's account.
-    times = process.cpu_times()
-    ended = float(times.children_user + times.children_system)
-    return ended + _of(process) + sum(_of(child) for child in process.children())
+    while True:
+        try:
+            running = sum(_of(child) for child in process.children())
+        except psutil.NoSuchProcess:
+            continue  # a backend ended meanwhile
+        # Those that ended are in their parent's account.
+        times = process.cpu_times()
+        return running + _of(process) + float(times.children_user + times.children_system)
 
 
 async def _sample(stack: LocalStack, folder: Path) -> dict[str, tuple[asyncio.subprocess.Process, Path]]:

@@ -1,4 +1,7 @@
-"""Checks that requirements/dev.txt locks everything that both pyproject files ask for, at versions that fit them."""
+"""Checks that requirements/ locks everything that both pyproject files ask for, at versions that fit them.
+
+``bench.txt`` locks the group ``bench``, and where it names what ``dev.txt`` names too, at the same version.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,27 @@ _ROOT = Path(__file__).resolve().parent.parent
 _OWN = {"agent-reach", "agent-reach-services"}
 
 
-def wanted() -> Iterator[Requirement]:
-    """Yields every requirement of the two distributions, their extras and their dependency groups."""
+def wanted() -> Iterator[tuple[str, Requirement]]:
+    """Yields every requirement of the two distributions, their extras and groups, after the file that locks it."""
     for path in (_ROOT / "pyproject.toml", _ROOT / "sdk" / "pyproject.toml"):
         content = tomllib.loads(path.read_text())
+        groups = content.get("dependency-groups", {})
+        optional = content["project"].get("optional-dependencies", {})
         lists = [
-            content["project"].get("dependencies", []),
-            *content["project"].get("optional-dependencies", {}).values(),
-            *content.get("dependency-groups", {}).values(),
+            ("bench.txt", groups.pop("bench", [])),
+            ("dev.txt", content["project"].get("dependencies", [])),
+            *(("dev.txt", requirements) for requirements in (*optional.values(), *groups.values())),
         ]
-        for text in (text for requirements in lists for text in requirements):
-            requirement = Requirement(text)
-            if canonicalize_name(requirement.name) not in _OWN:
-                yield requirement
+        for file, requirements in lists:
+            for requirement in map(Requirement, requirements):
+                if canonicalize_name(requirement.name) not in _OWN:
+                    yield file, requirement
 
 
-def locked() -> dict[str, Version]:
-    """Returns the locked version of each package that is for this Python."""
+def locked(file: str) -> dict[str, Version]:
+    """Returns the version of each package that a file locks for this Python."""
     versions: dict[str, Version] = {}
-    for line in (_ROOT / "requirements" / "dev.txt").read_text().splitlines():
+    for line in (_ROOT / "requirements" / file).read_text().splitlines():
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate():
             [pin] = requirement.specifier
@@ -43,17 +48,19 @@ def locked() -> dict[str, Version]:
 
 def main() -> int:
     """Prints what does not fit; returns the exit code."""
-    versions = locked()
-    faults = [
-        f"{requirement}: locked is {versions.get(canonicalize_name(requirement.name), 'nothing')}"
-        for requirement in wanted()
-        if not requirement.specifier.contains(versions.get(canonicalize_name(requirement.name), Version("0")))
-        or canonicalize_name(requirement.name) not in versions
-    ]
+    versions = {file: locked(file) for file in ("dev.txt", "bench.txt")}
+    faults = []
+    for file, requirement in wanted():
+        version = versions[file].get(canonicalize_name(requirement.name))
+        if version is None or not requirement.specifier.contains(version):
+            faults.append(f"{requirement}: {file} locks {version or 'nothing'}")
+    for name, version in versions["bench.txt"].items():
+        if (shared := versions["dev.txt"].get(name, version)) != version:
+            faults.append(f"{name}: bench.txt locks {version}, dev.txt {shared}")
     for fault in faults:
         print(fault, file=sys.stderr)
     if faults:
-        print("error: requirements/dev.txt does not fit. Run: make lock", file=sys.stderr)
+        print("error: requirements/ does not fit. Run: make lock", file=sys.stderr)
     return 1 if faults else 0
 
 
