@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         UnavailableError,
         Violation,
     )
-    from .client.requests import IntentFields, address, profile
+    from .client.people import preference, profile, suppression, suppression_query
+    from .client.requests import IntentFields, address
     from .client.submission import Refused, Submitted
     from .client.sync import Reach
     from .client.watching import Watched
@@ -56,7 +57,10 @@ __all__ = [
     "Violation",
     "Watched",
     "address",
+    "preference",
     "profile",
+    "suppression",
+    "suppression_query",
 ]
 
 # The durable engine needs only PostgreSQL: whoever imports `agent_reach.durable` does not load gRPC by it.
@@ -68,7 +72,10 @@ _MODULES = {
     "Watched": "watching",
     "IntentFields": "requests",
     "address": "requests",
-    "profile": "requests",
+    "preference": "people",
+    "profile": "people",
+    "suppression": "people",
+    "suppression_query": "people",
 }
 
 

@@ -9,6 +9,8 @@ from urllib.parse import SplitResult, urlsplit
 import phonenumbers
 from email_validator import EmailNotValidError, validate_email
 
+from services.chassis.hashing import hash_parts
+
 from .rules import Channel
 
 MAX_ADDRESS_BYTES = 2_048
@@ -18,6 +20,11 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 class AddressError(ValueError):
     """The address is none on this channel; the message says why, without repeating the address."""
+
+
+def pseudonym(channel: Channel | None, value: str) -> str:
+    """Returns the user that a bare address in normal form stands for; the address does not show in it."""
+    return f"address:{hash_parts(channel or '', value).hex()[:32]}"
 
 
 def normalise(channel: Channel, value: str) -> str:

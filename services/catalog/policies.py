@@ -1,175 +1,89 @@
-"""`policies.yaml` as the operator writes it, and how its parts inherit from each other."""
+"""`policies.yaml` resolved: what holds for each scene of each tenant.
+
+The narrower word counts: scene, named policy, category, policy `default`. At the same width the tenant's counts before
+the file's, and the file's before what is built in.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import time, timedelta
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
-
-from .errors import CatalogError, Problem
-from .rules import Category, Channel, ChannelRules, Policy, QuietWindow, RetryRules, SceneRules, UnknownSend
-from .yaml_file import Lines, load_yaml
-
-DEFAULT_POLICY = "default"
-# Scenes that exist without being declared: each category under its own name, and the best known one.
-BUILT_IN_SCENES: Mapping[str, Category] = MappingProxyType(
-    {**{category.value: category for category in Category}, "verify_code": Category.VERIFICATION}
+from . import built_in
+from .errors import CatalogError
+from .faults import broken_references, contradictions
+from .rules import (
+    Category,
+    Channel,
+    ChannelRules,
+    Digest,
+    Policy,
+    QuietWindow,
+    RetryRules,
+    SceneRules,
+    WindowCap,
 )
-_QUIET_EXEMPT = frozenset({Category.VERIFICATION, Category.ALERT})
-_CATEGORY_WINDOWS: Mapping[Category, int] = MappingProxyType(
-    {Category.NOTIFICATION: 3_600, Category.ALERT: 3_600, Category.MARKETING: 86_400}
+from .sections import (
+    DAYS,
+    DEFAULT_POLICY,
+    DigestSection,
+    Location,
+    PoliciesFile,
+    RetrySection,
+    RulesSection,
+    Section,
+    TenantSection,
+    WindowCapSection,
+    WindowSection,
+    owners,
+    scenes_of,
 )
+from .yaml_file import Lines, parse_yaml, read_text
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_.-]{1,64}$")]
-ValueT = TypeVar("ValueT")
+_NOTHING = TenantSection()
+_KNOWN_SCENES = 20_000
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
-def check_time_zone(name: str) -> str:
-    """Returns the name of an IANA time zone if it is one.
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A policy that is tried: what it decides is recorded, and not acted on.
 
-    Raises:
-        ValueError: no such zone is known.
+    Attributes:
+        policies: what it says, resolved.
+        share: of all users, the share for whom it is asked, 0 to 1; the same users every time.
+        scenes: the scenes for which it is asked; None asks for all.
     """
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: names of folders, or too long
-        raise ValueError(f"{name!r} is not a known IANA time zone") from error
-    return name
 
-
-def _check_time(value: str) -> str:
-    time.fromisoformat(value)
-    return value
-
-
-def _no_repetition(values: tuple[ValueT, ...]) -> tuple[ValueT, ...]:
-    if len(set(values)) != len(values):
-        raise ValueError("names something twice")
-    return values
-
-
-ClockTime = Annotated[
-    str,
-    StringConstraints(pattern=r"^([01]\d|2[0-3]):[0-5]\d$"),
-    AfterValidator(_check_time),
-]
-
-
-def _check_window(window: tuple[ClockTime, ClockTime] | None) -> tuple[ClockTime, ClockTime] | None:
-    if window is not None and window[0] == window[1]:
-        raise ValueError("starts and ends at the same time; write null for no quiet hours")
-    return window
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RetrySection(_Section):
-    """How sending is repeated after transport errors."""
-
-    max_attempts: int = Field(default=4, ge=1, le=100, description="Attempts in all, the first included.")
-    base_seconds: float = Field(
-        default=3.0, gt=0, le=86_400, description="Wait after the first failure; doubles each time."
-    )
-    cap_seconds: float = Field(default=300.0, gt=0, le=86_400, description="Longest wait.")
-    jitter_ratio: float = Field(default=0.3, ge=0, le=1, description="Share of a wait by which it is varied.")
-
-
-class PolicySection(_Section):
-    """One policy; what a named one leaves out comes from `default`."""
-
-    quiet_hours: Annotated[tuple[ClockTime, ClockTime] | None, AfterValidator(_check_window)] = Field(
-        default=("22:30", "08:00"),
-        description='Start and end in the user\'s time, quoted: ["22:30", "08:00"]; null for none.',
-    )
-    quiet_exempt_scenes: Annotated[tuple[Name, ...], AfterValidator(_no_repetition)] = Field(
-        default=(), description="Scenes that may disturb during quiet hours, beside verification and alert scenes."
-    )
-    user_daily_cap: int | None = Field(
-        default=3, ge=0, description="Messages a user may get on one local day; null for no limit."
-    )
-    user_channel_daily_cap: dict[Channel, Annotated[int, Field(ge=0)]] = Field(
-        default_factory=dict, description="The same per channel."
-    )
-    retry: RetrySection = Field(default=RetrySection(), description="How sending is repeated.")
-    task_ttl_seconds: int = Field(
-        default=86_400, ge=1, le=31_536_000, description="Life of a message that names no expiry."
-    )
-
-
-class ChannelSection(_Section):
-    """One channel: what its provider bears."""
-
-    burst: int = Field(default=100, ge=1, description="Messages that may leave at once.")
-    rate_per_sec: float = Field(default=100.0, gt=0, description="Messages per second in the long run.")
-    daily_quota: int | None = Field(default=None, ge=0, description="Messages per day (UTC); null for no limit.")
-    fallback: Channel | None = Field(
-        default=None, description="Channel that takes its place when it is spent or broken."
-    )
-
-
-class SceneSection(_Section):
-    """One scene: why we write."""
-
-    category: Category = Field(default=Category.NOTIFICATION, description="How far the scene may disturb.")
-    channels: Annotated[tuple[Channel, ...], Field(min_length=1), AfterValidator(_no_repetition)] | None = Field(
-        default=None, description="Order of channels; without it the intent's wish counts."
-    )
-    template: Name | None = Field(
-        default=None, description="Template of an intent that names none; else the scene's name."
-    )
-    policy: Name = Field(default=DEFAULT_POLICY, description="Policy in force for the scene.")
-    unknown_send: UnknownSend | None = Field(
-        default=None, description="again or fail, when nobody knows whether a message arrived; by default by category."
-    )
-    intent_key_window_seconds: int | None = Field(
-        default=None,
-        ge=1,
-        le=31_536_000,
-        description="Time bucket of a derived intent key; by default the category's.",
-    )
-
-
-class PoliciesFile(_Section):
-    """The whole of `policies.yaml`."""
-
-    version: int = Field(ge=1, description="The operator's own number of the file, for people; the hash is exact.")
-    policies: dict[Name, PolicySection] = Field(description="Policies by name; `default` must be there.")
-    channels: dict[Channel, ChannelSection] = Field(min_length=1, description="Channels, the most wanted first.")
-    scenes: dict[Name, SceneSection] = Field(default_factory=dict, description="Scenes by name.")
-    strict_scenes: bool = Field(default=False, description="Refuse intents of scenes that are not declared.")
-    default_time_zone: Annotated[str, AfterValidator(check_time_zone)] = Field(
-        default="UTC", description="Zone of users of whom none is known."
-    )
-    intent_key_window_seconds: dict[Category, Annotated[int, Field(ge=1, le=31_536_000)]] = Field(
-        default_factory=dict, description="Time buckets of derived intent keys by category; not for verification."
-    )
+    policies: Policies
+    share: float
+    scenes: frozenset[str] | None
 
 
 class Policies:
     """A checked `policies.yaml` with everything resolved. Immutable.
 
     Attributes:
-        version: SHA-256 (hex) of what the file says; comments and layout do not count.
+        version: SHA-256 (hex) of what the file says; comments, layout and the shadow do not count.
         revision: the operator's own number of it.
         channels: the channels in their order.
-        strict_scenes: whether undeclared scenes are refused.
-        default_time_zone: zone of users of whom none is known.
-        policies: the policies by name.
+        shadow: the policy that is tried beside; None where there is none.
+        lines: finds the line of a fault that only others can see.
     """
 
-    def __init__(self, file: PoliciesFile) -> None:
-        self.version = hashlib.sha256(file.model_dump_json().encode()).hexdigest()
+    def __init__(self, file: PoliciesFile, lines: Lines, shadow: Policies | None = None) -> None:
+        self.lines = lines
+        # Unset is not the same as set to the default: the one inherits, the other does not.
+        said = file.model_dump_json(exclude_unset=True, exclude={"shadow"})
+        self.version = hashlib.sha256(said.encode()).hexdigest()
         self.revision = file.version
-        self.strict_scenes = file.strict_scenes
-        self.default_time_zone = file.default_time_zone
         self.channels: Mapping[Channel, ChannelRules] = MappingProxyType(
             {
                 channel: ChannelRules(
@@ -178,105 +92,200 @@ class Policies:
                 for channel, section in file.channels.items()
             }
         )
-        default = file.policies[DEFAULT_POLICY]
-        self.policies: Mapping[str, Policy] = MappingProxyType(
-            {name: _resolve_policy(name, section, default) for name, section in file.policies.items()}
+        self.shadow: Shadow | None = None
+        if file.shadow is not None and shadow is not None:
+            scenes = file.shadow.scenes
+            self.shadow = Shadow(shadow, file.shadow.share, frozenset(scenes) if scenes is not None else None)
+        self._file = file
+        # By tenant (empty for all that the file does not name) and scene, each resolved when it is first asked for.
+        self._known: dict[tuple[str, str], SceneRules] = {}
+
+    def scene(self, name: str, tenant: str = "") -> SceneRules:
+        """Returns what holds for a tenant's scene; one that nobody declared is a notification."""
+        key = (tenant if tenant in self._file.tenants else "", name)
+        rules = self._known.get(key)
+        if rules is None:
+            rules = self._resolve(name, tenant)
+            # Anybody may name scenes that nobody declared; they must not fill the memory.
+            if len(self._known) >= _KNOWN_SCENES:
+                self._known.clear()
+            self._known[key] = rules
+        return rules
+
+    def accepts_scene(self, name: str, tenant: str = "") -> bool:
+        """Says whether a tenant's intent may name this scene: with `strict_scenes` only those that are declared."""
+        own = self._tenant(tenant)
+        strict = own.strict_scenes if "strict_scenes" in own.model_fields_set else self._file.strict_scenes
+        return not strict or self.scene(name, tenant).declared
+
+    def time_zone(self, tenant: str = "") -> str:
+        """Returns the zone of a tenant's users of whom none is known."""
+        own = self._tenant(tenant)
+        return own.default_time_zone if "default_time_zone" in own.model_fields_set else self._file.default_time_zone
+
+    @cached_property
+    def longest_window(self) -> timedelta:
+        """How far back the longest cap over a sliding window looks, of any scene of any tenant; zero without any.
+
+        The caps of the policy in the shadow count as well: it judges by the same counters.
+        """
+        groups = [
+            group for _, owner in owners(self._file) for group in (owner.policies, owner.categories, owner.scenes)
+        ]
+        sections: list[RulesSection] = [section for group in groups for section in group.values()]
+        windows = [_window_cap(cap).window for section in sections for cap in section.user_window_caps]
+        if self.shadow is not None:
+            windows.append(self.shadow.policies.longest_window)
+        return max(windows, default=timedelta())
+
+    def declared(self) -> Iterator[tuple[Location, SceneRules]]:
+        """Yields every scene that is written down: where, and what holds for it."""
+        for at, _, _ in scenes_of(self._file):
+            yield at, self.scene(at[-1], at[1] if len(at) > 2 else "")
+
+    def _tenant(self, name: str) -> TenantSection:
+        return self._file.tenants.get(name, _NOTHING)
+
+    def _resolve(self, name: str, tenant: str) -> SceneRules:
+        file, own = self._file, self._tenant(tenant)
+        scene = list(_present(own.scenes.get(name), file.scenes.get(name)))
+        category: Category = _first(scene, "category", otherwise=built_in.SCENES.get(name, Category.NOTIFICATION))
+        policy: str = _first(scene, "policy", otherwise=DEFAULT_POLICY)
+        categories = list(
+            _present(own.categories.get(category), file.categories.get(category), built_in.CATEGORIES[category])
         )
-        self._windows = {**_CATEGORY_WINDOWS, **file.intent_key_window_seconds}
-        sections = {name: SceneSection(category=category) for name, category in BUILT_IN_SCENES.items()}
-        self._scenes: Mapping[str, SceneRules] = MappingProxyType(
-            {
-                name: self._resolve_scene(name, section, declared=True)
-                for name, section in {**sections, **file.scenes}.items()
-            }
-        )
-
-    @property
-    def scenes(self) -> Mapping[str, SceneRules]:
-        """The declared and the built-in scenes by name."""
-        return self._scenes
-
-    def scene(self, name: str) -> SceneRules:
-        """Returns what holds for a scene; one that nobody declared is a notification."""
-        known = self._scenes.get(name)
-        return known if known is not None else self._resolve_scene(name, SceneSection(), declared=False)
-
-    def _resolve_scene(self, name: str, section: SceneSection, *, declared: bool) -> SceneRules:
-        policy = self.policies[section.policy]
-        category = section.category
-        default_send = UnknownSend.AGAIN if category in _QUIET_EXEMPT else UnknownSend.FAIL
-        seconds = section.intent_key_window_seconds or self._windows.get(category)
+        defaults = list(_present(own.policies.get(DEFAULT_POLICY), file.policies[DEFAULT_POLICY]))
+        named = list(_present(own.policies.get(policy), file.policies.get(policy))) if policy != DEFAULT_POLICY else []
+        layers: list[RulesSection] = [*scene, *named, *categories, *defaults, built_in.RULES]
+        # A list that names the scene is as narrow a word as the scene's own.
+        exempt_scenes = frozenset(_first([*named, *defaults], "quiet_exempt_scenes", otherwise=()))
+        exempt = name in exempt_scenes or _first(categories, "quiet_exempt", otherwise=False)
         return SceneRules(
             name=name,
             category=category,
-            declared=declared,
-            channels=section.channels,
-            policy=policy,
-            template=section.template or name,
-            quiet_exempt=category in _QUIET_EXEMPT or name in policy.quiet_exempt_scenes,
-            unknown_send=section.unknown_send or default_send,
-            intent_key_window=timedelta(seconds=seconds) if seconds is not None else None,
+            declared=bool(scene) or name in built_in.SCENES,
+            channels=_first(scene, "channels", otherwise=None),
+            policy=Policy(
+                name=policy,
+                quiet_hours=_windows(_setting(layers, "quiet_hours")),
+                quiet_exempt_scenes=exempt_scenes,
+                user_daily_cap=_setting(layers, "user_daily_cap"),
+                user_channel_daily_cap=_channel_caps(layers),
+                user_window_caps=tuple(_window_cap(cap) for cap in _setting(layers, "user_window_caps")),
+                tenant_daily_quota=_first(defaults, "tenant_daily_quota", otherwise=None),
+                retry=_retry(layers),
+                task_ttl=timedelta(seconds=_setting(layers, "task_ttl_seconds")),
+            ),
+            template=_first(scene, "template", otherwise=None) or name,
+            quiet_exempt=_first(scene, "quiet_exempt", otherwise=exempt),
+            unknown_send=_setting(layers, "unknown_send"),
+            intent_key_window=_span(_setting(layers, "intent_key_window_seconds")),
+            dedupe_window=_span(_setting(layers, "dedupe_window_seconds")),
+            digest=_digest(_first(scene, "digest", otherwise=None)),
+            share=_first(scene, "share", otherwise=1.0),
+            opt_in=_setting(layers, "opt_in"),
         )
 
 
 def load_policies(file: Path) -> Policies:
-    """Reads and checks `policies.yaml`.
+    """Reads and checks a `policies.yaml`, and the one in its shadow.
 
     Raises:
-        CatalogError: every fault with file, line and reason.
+        CatalogError: every fault of both files with line and reason.
     """
-    model, lines = load_yaml(file, PoliciesFile)
-    if problems := _contradictions(model, lines):
+    return parse_policies(read_text(file), file)
+
+
+def parse_policies(text: str, file: Path, *, in_shadow: bool = False, alone: bool = False) -> Policies:
+    """Checks what stands in a `policies.yaml`.
+
+    Args:
+        text: its content.
+        file: its name, for the problems; a file in its shadow lies beside it.
+        in_shadow: it is in the shadow of another file, and so may have none itself.
+        alone: what is in its shadow is not looked at, nor any other file.
+
+    Raises:
+        CatalogError: every fault with line and reason.
+    """
+    model, lines = parse_yaml(text, file, PoliciesFile)
+    problems = broken_references(model, lines)
+    if model.shadow is not None and in_shadow:
+        problems.append(lines.problem(("shadow",), "a file that is in the shadow of another has none itself"))
+    if problems:
         raise CatalogError(problems)
-    return Policies(model)
+    shadow: Policies | None = None
+    if model.shadow is not None and not alone:
+        other = file.parent / model.shadow.file
+        if other.name == file.name:
+            raise CatalogError([lines.problem(("shadow", "file"), "is this file itself")])
+        try:
+            shadow = parse_policies(read_text(other), other, in_shadow=True)
+        except CatalogError as error:
+            problems += error.problems
+    policies = Policies(model, lines, shadow)
+    problems += contradictions(model, policies.declared(), lines)
+    if problems:
+        raise CatalogError(problems)
+    return policies
 
 
-def _resolve_policy(name: str, section: PolicySection, default: PolicySection) -> Policy:
-    """Fills what a named policy leaves unset from the default; `retry` and the caps per channel value by value."""
-    own = {field: getattr(section, field) for field in section.model_fields_set}
-    if "retry" in own:
-        retry = {field: getattr(section.retry, field) for field in section.retry.model_fields_set}
-        own["retry"] = default.retry.model_copy(update=retry)
-    own["user_channel_daily_cap"] = {**default.user_channel_daily_cap, **section.user_channel_daily_cap}
-    whole = default.model_copy(update=own)
-    window = whole.quiet_hours
-    return Policy(
-        name=name,
-        quiet_hours=None
-        if window is None
-        else QuietWindow(time.fromisoformat(window[0]), time.fromisoformat(window[1])),
-        quiet_exempt_scenes=frozenset(whole.quiet_exempt_scenes),
-        user_daily_cap=whole.user_daily_cap,
-        user_channel_daily_cap=MappingProxyType(whole.user_channel_daily_cap),
-        retry=RetryRules(**whole.retry.model_dump()),
-        task_ttl=timedelta(seconds=whole.task_ttl_seconds),
+def _present(*sections: SectionT | None) -> Iterator[SectionT]:
+    return (section for section in sections if section is not None)
+
+
+def _first(layers: Iterable[Section], name: str, *, otherwise: Any) -> Any:
+    """Returns the first word that a layer says about a setting."""
+    return next((getattr(layer, name) for layer in layers if name in layer.model_fields_set), otherwise)
+
+
+def _setting(layers: Sequence[RulesSection], name: str) -> Any:
+    return _first(layers, name, otherwise=getattr(built_in.RULES, name))
+
+
+def _retry(layers: Sequence[RulesSection]) -> RetryRules:
+    said: list[RetrySection] = [layer.retry for layer in layers if "retry" in layer.model_fields_set]
+    nothing = RetrySection()
+    return RetryRules(
+        **{name: _first(said, name, otherwise=getattr(nothing, name)) for name in RetrySection.model_fields}
     )
 
 
-def _contradictions(file: PoliciesFile, lines: Lines) -> list[Problem]:
-    """Finds what is wrong between parts that are right by themselves."""
-    problems: list[Problem] = []
-    if DEFAULT_POLICY not in file.policies:
-        problems.append(lines.problem(("policies",), "has no policy named default"))
-    for channel, rules in file.channels.items():
-        at = ("channels", channel.value, "fallback")
-        if rules.fallback is channel:
-            problems.append(lines.problem(at, "is the channel itself"))
-        elif rules.fallback is not None and rules.fallback not in file.channels:
-            problems.append(lines.problem(at, f"{rules.fallback.value} is not among the channels"))
-    for name, scene in file.scenes.items():
-        at_scene = ("scenes", name)
-        if scene.policy not in file.policies:
-            problems.append(lines.problem((*at_scene, "policy"), f"there is no policy named {scene.policy}"))
-        if scene.category is Category.VERIFICATION and scene.intent_key_window_seconds is not None:
-            reason = "a verification must give its intent_key; none is derived"
-            problems.append(lines.problem((*at_scene, "intent_key_window_seconds"), reason))
-        problems += [
-            lines.problem((*at_scene, "channels"), f"{channel.value} is not among the channels")
-            for channel in scene.channels or ()
-            if channel not in file.channels
-        ]
-    if Category.VERIFICATION in file.intent_key_window_seconds:
-        reason = "a verification must give its intent_key; none is derived"
-        problems.append(lines.problem(("intent_key_window_seconds", "verification"), reason))
-    return problems
+def _channel_caps(layers: Sequence[RulesSection]) -> Mapping[Channel, int]:
+    caps: dict[Channel, int | None] = {}
+    for layer in reversed(layers):
+        if "user_channel_daily_cap" in layer.model_fields_set:
+            caps.update(layer.user_channel_daily_cap)
+    return MappingProxyType({channel: cap for channel, cap in caps.items() if cap is not None})
+
+
+def _windows(quiet_hours: tuple[str | WindowSection, ...] | None) -> tuple[QuietWindow, ...]:
+    match quiet_hours:
+        case None:
+            return ()
+        case (str(start), str(end)):
+            return (QuietWindow(_time(start), _time(end)),)
+        case _:
+            return tuple(_window(section) for section in quiet_hours if isinstance(section, WindowSection))
+
+
+def _window(section: WindowSection) -> QuietWindow:
+    days = frozenset(DAYS.index(day) for day in section.days)
+    return QuietWindow(_time(section.start), _time(section.end), days)
+
+
+def _time(text: str) -> time:
+    """Reads a time of the file; the midnight at the end of a day is written `24:00`."""
+    return time(0) if text == "24:00" else time.fromisoformat(text)
+
+
+def _window_cap(section: WindowCapSection) -> WindowCap:
+    return WindowCap(section.messages, timedelta(days=section.days, seconds=section.seconds))
+
+
+def _digest(section: DigestSection | None) -> Digest | None:
+    return None if section is None else Digest(timedelta(seconds=section.window_seconds), section.max_items)
+
+
+def _span(seconds: int | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

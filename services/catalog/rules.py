@@ -34,6 +34,10 @@ class UnknownSend(StrEnum):
     FAIL = "fail"
 
 
+# Days of the week as `datetime.weekday` counts them.
+EVERY_DAY = frozenset(range(7))
+
+
 @dataclass(frozen=True, slots=True)
 class QuietWindow:
     """Hours of the user's local day in which nobody is disturbed.
@@ -41,10 +45,12 @@ class QuietWindow:
     Attributes:
         start: first quiet moment of the day.
         end: first moment that is not quiet any more; before `start` when the window crosses midnight.
+        days: days of the week, 0 (Monday) to 6 (Sunday), on which it starts.
     """
 
     start: time
     end: time
+    days: frozenset[int] = EVERY_DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +71,49 @@ class RetryRules:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowCap:
+    """A cap over a sliding window: so many messages of the scene's category to one user within so much time."""
+
+    messages: int
+    window: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """How intents of one user and scene are gathered into one message.
+
+    Attributes:
+        window: from the first intent on, how long others are gathered.
+        max_items: the digest leaves at once when it holds so many; None waits for the window's end.
+    """
+
+    window: timedelta
+    max_items: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy with everything it inherits filled in.
+    """A policy with everything it inherits, and what its scene overrides, filled in.
 
     Attributes:
         name: its key in `policies`.
-        quiet_hours: the window; None disturbs at any hour.
+        quiet_hours: the windows; none disturbs at any hour.
         quiet_exempt_scenes: scenes that may disturb at night, beside those of category verification and alert.
         user_daily_cap: messages that one user may get on one local day; None sets no limit.
         user_channel_daily_cap: the same per channel; a channel that is not named has no limit of its own.
+        user_window_caps: caps over sliding windows, by the category of the scene.
+        tenant_daily_quota: messages of the whole tenant on one UTC day; None sets no limit.
         retry: how sending is repeated.
         task_ttl: life of a message that names no expiry.
     """
 
     name: str
-    quiet_hours: QuietWindow | None
+    quiet_hours: tuple[QuietWindow, ...]
     quiet_exempt_scenes: frozenset[str]
     user_daily_cap: int | None
     user_channel_daily_cap: Mapping[Channel, int]
+    user_window_caps: tuple[WindowCap, ...]
+    tenant_daily_quota: int | None
     retry: RetryRules
     task_ttl: timedelta
 
@@ -120,6 +151,10 @@ class SceneRules:
         quiet_exempt: whether it may disturb during quiet hours.
         unknown_send: what to do when nobody knows whether a message arrived.
         intent_key_window: time bucket of a derived intent key; None where the intent must give its key.
+        dedupe_window: the same text to the same user on the same channel goes out once within it; None sends all.
+        digest: how its intents are gathered into one message; None sends each by itself.
+        share: of all users, the share for whom the scene is switched on, 0 to 1; the same users every time.
+        opt_in: whether it needs a user's opting in.
     """
 
     name: str
@@ -131,3 +166,7 @@ class SceneRules:
     quiet_exempt: bool
     unknown_send: UnknownSend
     intent_key_window: timedelta | None
+    dedupe_window: timedelta | None
+    digest: Digest | None
+    share: float
+    opt_in: bool

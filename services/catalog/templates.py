@@ -18,8 +18,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from .errors import CatalogError, Problem
-from .policies import Name
 from .rules import Channel
+from .sections import Name
+from .trial import find_json_fault
 from .yaml_file import Lines, load_yaml, read_text
 
 HEAD_FILE = "template.yaml"
@@ -155,7 +156,7 @@ def load_template(folder: Path) -> TemplateHead:
     problems += missing
     if problems:
         raise CatalogError(problems)
-    return TemplateHead(
+    made = TemplateHead(
         name=folder.name,
         version=digest.hexdigest(),
         required=frozenset(head.required),
@@ -164,6 +165,10 @@ def load_template(folder: Path) -> TemplateHead:
         parts=MappingProxyType(parts),
         channels=channels,
     )
+    for (channel, part), source in parts.items():
+        if part == "json" and (reason := find_json_fault(part_environment(part), source, made)):
+            raise CatalogError([Problem(folder / f"{channel}.{part}{_SUFFIX}", None, reason)])
+    return made
 
 
 def _check_name(folder: Path) -> None:
@@ -204,6 +209,8 @@ def _check_part(file: Path, part: str, source: str, known: set[str]) -> list[Pro
         environment.compile(source)
     except TemplateSyntaxError as error:
         return [Problem(file, error.lineno, error.message or "is no valid Jinja2")]
+    except RecursionError:
+        return [Problem(file, None, "is nested too deep")]
     problems = [
         Problem(file, node.lineno, "a part stands for itself: include, import and extends are not available")
         for node in tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends))

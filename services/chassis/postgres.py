@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import select
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
+import structlog
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
@@ -17,7 +19,12 @@ from .startup import StartupError
 Connection = psycopg.AsyncConnection[TupleRow]
 Pool = AsyncConnectionPool[Connection]
 
+ResultT = TypeVar("ResultT")
+
 _ACQUIRE_TIMEOUT_SECONDS = 5.0
+_DEADLOCK_TRIES = 5
+
+_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -80,3 +87,20 @@ async def tenant_transaction(pool: Pool, tenant: str) -> AsyncIterator[Connectio
     async with pool.connection() as connection, connection.transaction():
         await connection.execute("SELECT set_config('reach.tenant', %s, true)", (tenant,))
         yield connection
+
+
+async def past_deadlocks(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Does a piece of work, and does it again where PostgreSQL has sacrificed its transaction to another one's.
+
+    Args:
+        work: a whole transaction; whatever a failed one did is rolled back when it is called again.
+
+    Raises:
+        psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure: five times in a row.
+    """
+    for _ in range(_DEADLOCK_TRIES - 1):
+        try:
+            return await work()
+        except (errors.DeadlockDetected, errors.SerializationFailure) as error:
+            _log.info("transaction_repeated", error=type(error).__name__)
+    return await work()

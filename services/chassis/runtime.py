@@ -41,12 +41,17 @@ class Runtime:
         clock: the one clock of wall-clock decisions.
         stopping: set when the server begins to drain; long streams end then.
         metrics: where the service registers its metrics.
+        details: parts of the service that say, in one line for people, how they are; by name. What they say does not
+            make the service unready.
+        serving: whether it takes calls.
     """
 
     settings: ChassisSettings
     clock: Clock = field(default_factory=SystemClock)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: prometheus_client.CollectorRegistry = field(default_factory=prometheus_client.CollectorRegistry)
+    details: dict[str, Callable[[], str]] = field(default_factory=dict)
+    serving: bool = False
     _channels: list[ServiceChannel] = field(default_factory=list)
 
     def engine_pool(self) -> AbstractAsyncContextManager[Pool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -11,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import prometheus_client
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
+from .admin import serving_admin
 from .api_keys import KeyRing
 from .batch_stream import until_stopping
 from .interceptors import (
@@ -113,7 +114,7 @@ async def serving(
     keys = KeyRing.load(settings.api_keys_file, settings.service_key.get_secret_value())
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(runtime.close)
-        admin_port = await stack.enter_async_context(_admin(settings.admin_address, runtime))
+        admin_port = await stack.enter_async_context(serving_admin(settings.admin_address, runtime))
         registrations = await stack.enter_async_context(open_service(settings, runtime))
         server = grpc.aio.server(
             interceptors=[
@@ -132,10 +133,12 @@ async def serving(
             await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
         grpc_port = _listen(server, settings.grpc_address)
         await server.start()
+        runtime.serving = True
         _log.info("serving", grpc_port=grpc_port, admin_port=admin_port)
         try:
             yield Endpoints(grpc_port, admin_port)
         finally:
+            runtime.serving = False
             await health_servicer.enter_graceful_shutdown()
             await asyncio.sleep(settings.drain_delay_seconds)
             runtime.stopping.set()
@@ -154,14 +157,28 @@ async def serve_until_signal(
     provider = configure_tracing(role, settings.deployment, otlp_processor(settings.otlp_endpoint))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # Asks for a reload; a service that has nothing to reload must not die of it. (Ignored, it would be so for children.)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
         async with serving(settings, open_service, Runtime(settings)) as endpoints:
+            _tune_collector()
             on_ready(endpoints)
             await stop.wait()
     finally:
         provider.shutdown()
+
+
+def _tune_collector() -> None:
+    """Has the garbage collector run as often as it is of use to a server of batches: a tenth of the CPU otherwise.
+
+    What the start has made stays, and need not be walked through again. A batch makes thousands of objects that live as
+    long as it does: by default it would be walked through many times.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def _register(
@@ -198,26 +215,6 @@ def _server_options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
     ]
-
-
-@asynccontextmanager
-async def _admin(address: str, runtime: Runtime) -> AsyncIterator[int]:
-    host, _, port = address.rpartition(":")
-    prometheus_client.ProcessCollector(registry=runtime.metrics)
-    prometheus_client.PlatformCollector(registry=runtime.metrics)
-    try:
-        server, thread = prometheus_client.start_http_server(int(port), host or "127.0.0.1", registry=runtime.metrics)
-    except (OSError, OverflowError, ValueError) as error:
-        raise StartupError(
-            "admin port", f"cannot listen on {address}: {error}", "set REACH_ADMIN_ADDRESS to HOST:PORT"
-        ) from error
-    try:
-        yield server.server_port
-    finally:
-        # It looks for its end twice a second; the event loop has better things to do than to wait for that.
-        await asyncio.to_thread(server.shutdown)
-        server.server_close()
-        thread.join()
 
 
 def check_targets(settings: ChassisSettings, *services: str) -> None:

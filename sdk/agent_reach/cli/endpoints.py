@@ -14,7 +14,7 @@ DATA_DIRECTORY = Path(".reach")
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a local system listens, and the key of its development agent.
+    """Where a local system listens, and the development keys.
 
     Attributes:
         pid: the process that holds it.
@@ -22,6 +22,7 @@ class Endpoints:
         metrics: URL of /metrics by role.
         receipts_url: where providers post receipts.
         api_key: key of the development agent; the file is readable for its owner only.
+        operator_key: key of the development operator.
     """
 
     pid: int
@@ -29,6 +30,7 @@ class Endpoints:
     metrics: Mapping[str, str]
     receipts_url: str
     api_key: str
+    operator_key: str
 
     @classmethod
     def load(cls, data: Path) -> Endpoints | None:

@@ -10,15 +10,7 @@ from rich.text import Text
 from agent_reach.v1 import message_pb2, reach_pb2, timeline_pb2
 
 from . import words
-
-_MARKS = {
-    message_pb2.GATE_OUTCOME_PASSED: ("✓", "green"),
-    message_pb2.GATE_OUTCOME_EXEMPT: ("-", "dim"),
-    message_pb2.GATE_OUTCOME_DEFERRED: ("⏳", "cyan"),
-    message_pb2.GATE_OUTCOME_FELL_BACK: ("↪", "yellow"),
-    message_pb2.GATE_OUTCOME_DROPPED: ("✗", "bold red"),
-}
-_HASH_DIGITS = 12
+from .decisions import VERSION_DIGITS, decision_lines
 
 
 def print_explanation(console: Console, explanation: reach_pb2.ExplainIntentResponse) -> None:
@@ -63,6 +55,10 @@ def _intent(intent: reach_pb2.Intent) -> Iterator[Text]:
         yield _fact("priority", str(spec.priority))
     if spec.channels:
         yield _fact("wishes", ", ".join(words.channel(each) for each in spec.channels))
+    if spec.HasField("send_at"):
+        yield _fact("not before", words.moment(spec.send_at))
+    if spec.HasField("send_at_local"):
+        yield _fact("not before", words.local_time(spec.send_at_local))
     if spec.HasField("expires_at"):
         yield _fact("expires", words.moment(spec.expires_at))
     if intent.traceparent:
@@ -84,9 +80,9 @@ def _task(task: timeline_pb2.Task) -> Iterator[Text]:
     if task.idempotency_key:
         yield _fact("sent as", task.idempotency_key)
     for decision in task.decisions:
-        yield from _decision(decision)
+        yield from decision_lines(decision)
     if task.body or task.subject:
-        yield Text(f"  Text ({task.template} {task.template_version[:_HASH_DIGITS]})", "bold")
+        yield Text(f"  Text ({task.template} {task.template_version[:VERSION_DIGITS]})", "bold")
         if task.subject:
             yield Text(f"    Subject: {words.printable(task.subject)}")
         for line in task.body.splitlines():
@@ -99,34 +95,6 @@ def _task(task: timeline_pb2.Task) -> Iterator[Text]:
         yield Text("  Receipts", "bold")
         for receipt in task.receipts:
             yield Text(_receipt(receipt))
-
-
-def _decision(decision: message_pb2.Decision) -> Iterator[Text]:
-    what = words.words(message_pb2.Action.Name(decision.action), "ACTION_")
-    if decision.channel:
-        what += f" on {words.channel(decision.channel)}"
-    if decision.HasField("until"):
-        what += f" until {words.moment(decision.until)}"
-    if decision.reason:
-        what += f", because {decision.reason}"
-    yield Text.assemble(
-        ("  Decision ", "bold"),
-        what,
-        (f"  {words.moment(decision.decided_at)}, policy {decision.policy_version[:_HASH_DIGITS]}", "dim"),
-    )
-    if decision.cap_date:
-        yield Text(f"    counts on {decision.cap_date}", "dim")
-    for gate in decision.trace:
-        mark, style = _MARKS.get(gate.outcome, ("?", "bold"))
-        name = words.words(message_pb2.Gate.Name(gate.gate), "GATE_")
-        outcome = words.words(message_pb2.GateOutcome.Name(gate.outcome), "GATE_OUTCOME_")
-        inputs = "  ".join(f"{key}={value}" for key, value in sorted(gate.inputs.items()))
-        yield Text.assemble(
-            (f"    {mark} ", style),
-            f"{name:<14}{outcome:<10}",
-            (gate.reason + "  " if gate.reason else "", style),
-            (words.printable(inputs), "dim"),
-        )
 
 
 def _attempt(attempt: timeline_pb2.Attempt) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from . import messages, retry, status
+from . import messages, policy, preferences, profiles, retry, status, suppressions
 from .failures import describe, show
 
 ENTRY_POINTS = "agent_reach.cli"
@@ -38,7 +38,15 @@ def reach() -> None:
 
 def load_commands() -> click.Group:
     """Returns the group with every command, the plugged-in ones too."""
-    for command in (*messages.commands, status.status, retry.retry):
+    for command in (
+        *messages.commands,
+        status.status,
+        profiles.profiles,
+        preferences.preferences,
+        suppressions.suppressions,
+        retry.retry,
+        policy.policy,
+    ):
         reach.add_command(command)
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         plugged_in: Sequence[click.Command] = entry.load()

@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
-from google.protobuf.json_format import MessageToJson
-from google.protobuf.message import Message
 from rich.console import Console
 from rich.text import Text
 
@@ -23,8 +21,6 @@ from agent_reach.v1 import reach_pb2
 from . import words
 from .connection import connects
 from .explanation import print_explanation
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command()
@@ -40,7 +36,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, larger first.")
 @click.option("--expires-in", type=words.Duration(), help="How long the message is good for: 90s, 10m, 2h, 1d.")
 @click.option("--channel", "channels", multiple=True, help="A wish for a channel; the best first.")
-@_as_json
+@click.option("--send-at", type=words.Moment(), help="Not before: 2026-03-08T08:00, in UTC unless it says.")
+@click.option(
+    "--send-at-local", help="Not before, by the recipient's clock: '08:00', 'monday 09:00', '2026-03-08 08:00'."
+)
+@words.as_json
 @connects
 def submit(
     reach: Reach,
@@ -54,11 +54,15 @@ def submit(
     priority: int | None,
     expires_in: timedelta | None,
     channels: Sequence[str],
+    send_at: datetime | None,
+    send_at_local: str | None,
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
     """Has a person be told something."""
     if bool(user) == bool(address):
         raise click.UsageError("name either --user or --address")
+    if send_at is not None and send_at_local:
+        raise click.UsageError("name either --send-at or --send-at-local")
     fields: IntentFields = {"scene": scene, "variables": _variables(variables, variables_json), "channels": channels}
     if user:
         fields["user_id"] = user
@@ -72,6 +76,10 @@ def submit(
         fields["priority"] = priority
     if expires_in is not None:
         fields["expires_at"] = expires_in
+    if send_at is not None:
+        fields["send_at"] = send_at
+    if send_at_local:
+        fields["send_at_local"] = send_at_local
     submitted = reach.submit(**fields)
     if as_json:
         click.echo(json.dumps({"intent_id": submitted.intent_id, "duplicate": submitted.duplicate}))
@@ -83,26 +91,26 @@ def submit(
 
 @click.command()
 @click.argument("intent_id", metavar="ID")
-@_as_json
+@words.as_json
 @connects
 def explain(reach: Reach, intent_id: str, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Explains why a person did or did not get a message."""
     explanation = reach.explain(intent_id)
     if as_json:
-        click.echo(_json(explanation))
+        click.echo(words.json_text(explanation))
     else:
         print_explanation(Console(), explanation)
 
 
 @click.command()
 @click.argument("intent_id", metavar="ID")
-@_as_json
+@words.as_json
 @connects
 def get(reach: Reach, intent_id: str, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Shows an intent."""
     intent = reach.get_intent(intent_id)
     if as_json:
-        click.echo(_json(intent))
+        click.echo(words.json_text(intent))
     else:
         _print(Console(), [intent])
 
@@ -114,7 +122,7 @@ def get(reach: Reach, intent_id: str, as_json: bool) -> None:  # noqa: FBT001 - 
 @click.option("--state", default="", help="Only those in this state, for example SENT.")
 @click.option("--since", type=words.Duration(), help="Only those of the last 90s, 10m, 2h, 1d.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
-@_as_json
+@words.as_json
 @connects
 def list_(
     reach: Reach,
@@ -138,7 +146,7 @@ def list_(
     intents = list(itertools.islice(found, limit))
     if as_json:
         for intent in intents:
-            click.echo(_json(intent, indent=None))
+            click.echo(words.json_text(intent, indent=None))
     else:
         _print(Console(), intents)
 
@@ -155,7 +163,7 @@ def cancel(reach: Reach, intent_id: str) -> None:
 @click.option("--intent", "intent_ids", multiple=True, metavar="ID", help="Only this intent's; may be repeated.")
 @click.option("--cursor", default="", help="Go on after this cursor.")
 @click.option("--from-start", is_flag=True, help="Begin with the oldest outcome that is kept.")
-@_as_json
+@words.as_json
 @connects
 def watch(
     reach: Reach,
@@ -177,7 +185,7 @@ commands = (submit, explain, get, list_, cancel, watch)
 def _print_outcome(watched: Watched, *, as_json: bool) -> None:
     outcome = watched.outcome
     if as_json:
-        click.echo(json.dumps({"cursor": watched.cursor, "outcome": json.loads(_json(outcome))}))
+        click.echo(json.dumps({"cursor": watched.cursor, "outcome": json.loads(words.json_text(outcome))}))
         return
     name = words.state(outcome.state)
     line = Text.assemble(
@@ -212,10 +220,6 @@ def _parsed(option: str, text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise click.BadParameter(f"is not JSON: {error}", param_hint=option) from error
-
-
-def _json(message: Message, indent: int | None = 2) -> str:
-    return MessageToJson(message, indent=indent, preserving_proto_field_name=True, ensure_ascii=False)
 
 
 def _print(console: Console, intents: Sequence[reach_pb2.Intent]) -> None:

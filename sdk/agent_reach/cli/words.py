@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 
 import click
+from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_reach.v1 import message_pb2
@@ -22,12 +24,30 @@ STATE_STYLES = {
     "SCHEDULED": "cyan",
 }
 
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def json_text(message: Message, indent: int | None = 2) -> str:
+    """Returns a message as JSON, under the contract's own names; on one line where `indent` is None."""
+    return MessageToJson(message, indent=indent, preserving_proto_field_name=True, ensure_ascii=False)
+
 
 def moment(timestamp: Timestamp) -> str:
     """Returns a moment in UTC; empty for none."""
     if not timestamp.ListFields():
         return ""
     return timestamp.ToDatetime(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def iso(timestamp: Timestamp) -> str:
+    """Returns a moment in UTC for programs (ISO 8601); empty for none."""
+    return timestamp.ToDatetime(UTC).isoformat() if timestamp.ListFields() else ""
+
+
+def local_time(local: message_pb2.LocalTime) -> str:
+    """Returns a time by the recipient's clock."""
+    day = local.date or (weekday(local.weekday) if local.weekday else "")
+    return f"{day} {local.time} by the recipient's clock".strip()
 
 
 def channel(number: message_pb2.Channel.ValueType) -> str:
@@ -45,9 +65,26 @@ def words(name: str, prefix: str) -> str:
     return name.removeprefix(prefix).replace("_", " ").lower()
 
 
-def recipient(user_id: str, address: message_pb2.Address) -> str:
+def address(given: message_pb2.Address) -> str:
+    """Returns an address with its channel; empty for none."""
+    return f"{channel(given.channel)}:{given.value}" if given.value else ""
+
+
+def span(seconds: str) -> str:
+    """Returns a length of time as `Duration` reads it: ``7d``, ``90m``."""
+    number = float(seconds)
+    unit = next((unit for unit, size in reversed(_SECONDS.items()) if number and number % size == 0), "s")
+    return f"{number / _SECONDS[unit]:g}{unit}"
+
+
+def weekday(number: int) -> str:
+    """Returns a day of the week, 1 (Monday) to 7."""
+    return words(message_pb2.Weekday.Name(number), "WEEKDAY_")  # type: ignore[arg-type]  # a number of the enum's
+
+
+def recipient(user_id: str, to: message_pb2.Address) -> str:
     """Returns whom an intent is for."""
-    return user_id or f"{channel(address.channel)}:{address.value}"
+    return user_id or address(to)
 
 
 def printable(text: str) -> str:
@@ -68,3 +105,21 @@ class Duration(click.ParamType[timedelta]):
         if found is None:
             self.fail(f"{value!r} is no duration; write for example 90s, 10m, 2h or 1d", param, ctx)
         return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+
+
+class Moment(click.ParamType[datetime]):
+    """A moment such as ``2026-03-08T23:30`` or ``2026-03-08T23:30+01:00``; in UTC unless it says otherwise."""
+
+    name = "moment"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Reads it."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            read = datetime.fromisoformat(str(value).strip())
+        except ValueError:
+            self.fail(
+                f"{value!r} is no moment; write for example 2026-03-08T23:30 or 2026-03-08T23:30+01:00", param, ctx
+            )
+        return read if read.tzinfo is not None else read.replace(tzinfo=UTC)

@@ -11,6 +11,8 @@ from typing import Any, Self, Unpack
 import grpc
 
 from agent_reach.v1 import (
+    preference_pb2,
+    preference_pb2_grpc,
     profile_pb2,
     profile_pb2_grpc,
     reach_pb2,
@@ -21,7 +23,7 @@ from agent_reach.v1 import (
     suppression_pb2_grpc,
 )
 
-from . import requests
+from . import people, requests
 from .errors import ReachError, UnavailableError, from_call
 from .requests import IntentFields
 from .resume import Attempts, Patience
@@ -60,6 +62,7 @@ class AsyncReach:
         self._reach = reach_pb2_grpc.ReachServiceStub(self._channel(self._settings.target))
         policy = self._channel(self._settings.policy_target)
         self._profiles = profile_pb2_grpc.ProfileServiceStub(policy)
+        self._preferences = preference_pb2_grpc.PreferenceServiceStub(policy)
         self._suppressions = suppression_pb2_grpc.SuppressionServiceStub(policy)
         self._sandbox = sandbox_pb2_grpc.SandboxServiceStub(self._channel(self._settings.sandbox_target))
 
@@ -185,7 +188,31 @@ class AsyncReach:
 
     async def report_activity(self, user_id: str, time_zone: str, seen_at: datetime | None = None) -> None:
         """Notes that a user was seen in a time zone; see :meth:`Reach.report_activity`."""
-        await self._call(self._profiles.ReportActivity, requests.activity(user_id, time_zone, seen_at))
+        await self._call(self._profiles.ReportActivity, people.activity(user_id, time_zone, seen_at))
+
+    async def list_profiles(self, *, page_size: int = 1_000) -> AsyncIterator[profile_pb2.Profile]:
+        """Yields every profile; see :meth:`Reach.list_profiles`."""
+        request = requests.build(profile_pb2.ListProfilesRequest, page_size=page_size)
+        async for page in self._pages(self._profiles.ListProfiles, request):
+            for profile in page.profiles:
+                yield profile
+
+    async def set_preferences(
+        self, preferences: Iterable[preference_pb2.Preference]
+    ) -> preference_pb2.SetPreferencesResponse:
+        """Stores what users chose to hear about; see :meth:`Reach.set_preferences`."""
+        request = preference_pb2.SetPreferencesRequest(preferences=preferences)
+        response: preference_pb2.SetPreferencesResponse = await self._call(self._preferences.SetPreferences, request)
+        return response
+
+    async def get_preferences(self, user_ids: Iterable[str]) -> Sequence[preference_pb2.Preference]:
+        """Returns what users chose to hear about; see :meth:`Reach.get_preferences`."""
+        names = requests.named_list(user_ids, "user_ids")
+        request = requests.build(preference_pb2.GetPreferencesRequest, user_ids=names)
+        found: Sequence[preference_pb2.Preference] = (
+            await self._call(self._preferences.GetPreferences, request)
+        ).preferences
+        return found
 
     async def suppress(
         self,
@@ -198,9 +225,28 @@ class AsyncReach:
         note: str = "",
     ) -> suppression_pb2.SuppressResponse:
         """Sees to it that a user or an address is not written to; see :meth:`Reach.suppress`."""
-        request = requests.suppression(user_id, address, channel, category, source, note)
+        one = people.suppression(
+            user_id=user_id, address=address, channel=channel, category=category, source=source, note=note
+        )
+        return await self.suppress_many([one])
+
+    async def suppress_many(
+        self, suppressions: Iterable[suppression_pb2.Suppression]
+    ) -> suppression_pb2.SuppressResponse:
+        """Stores suppressions, all or none; see :meth:`Reach.suppress_many`."""
+        request = suppression_pb2.SuppressRequest(suppressions=suppressions)
         response: suppression_pb2.SuppressResponse = await self._call(self._suppressions.Suppress, request)
         return response
+
+    async def check_suppressions(
+        self, queries: Iterable[suppression_pb2.SuppressionQuery]
+    ) -> Sequence[suppression_pb2.SuppressionAnswer]:
+        """Says which thinkable messages would be withheld; see :meth:`Reach.check_suppressions`."""
+        request = suppression_pb2.CheckSuppressionsRequest(queries=queries)
+        answers: Sequence[suppression_pb2.SuppressionAnswer] = (
+            await self._call(self._suppressions.CheckSuppressions, request)
+        ).answers
+        return answers
 
     async def lift(self, suppression_ids: Iterable[str]) -> int:
         """Lifts suppressions and returns how many stood; see :meth:`Reach.lift`."""
@@ -210,10 +256,18 @@ class AsyncReach:
         return lifted
 
     async def list_suppressions(
-        self, *, user_id: str = "", address: str = "", page_size: int = 100
+        self,
+        *,
+        user_id: str = "",
+        address: str = "",
+        source: str = "",
+        include_lifted: bool = False,
+        page_size: int = 100,
     ) -> AsyncIterator[suppression_pb2.Suppression]:
         """Yields suppressions, newest first; see :meth:`Reach.list_suppressions`."""
-        request = requests.list_suppressions(user_id, address, page_size)
+        request = people.list_suppressions(
+            user_id=user_id, address=address, source=source, include_lifted=include_lifted, page_size=page_size
+        )
         async for page in self._pages(self._suppressions.ListSuppressions, request):
             for suppression in page.suppressions:
                 yield suppression

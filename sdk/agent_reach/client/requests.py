@@ -10,7 +10,7 @@ from typing import Any, Required, TypedDict, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agent_reach.v1 import message_pb2, profile_pb2, reach_pb2, sandbox_pb2, suppression_pb2
+from agent_reach.v1 import message_pb2, reach_pb2, sandbox_pb2
 
 from .errors import InvalidArgumentError, Violation
 
@@ -31,6 +31,9 @@ class IntentFields(TypedDict, total=False):
         priority: 0 to 9, larger first; 5 when left out.
         expires_at: the moment after which the message is worthless, or how long it is good for.
         channels: wishes for channels, best first, for example ``["email", "sms"]``.
+        send_at: the earliest moment at which it may leave, or how long from now; every gate is judged then.
+        send_at_local: that moment by the recipient's own clock, ``"08:00"``, ``"monday 09:00"`` or
+            ``"2026-03-08 08:00"`` (see :func:`local_time`), or as the contract's message. Not together with `send_at`.
     """
 
     scene: Required[str]
@@ -42,6 +45,8 @@ class IntentFields(TypedDict, total=False):
     priority: int
     expires_at: Moment
     channels: Sequence[str]
+    send_at: Moment
+    send_at_local: str | message_pb2.LocalTime
 
 
 _TEXT_FIELDS = ("scene", "user_id", "template", "intent_key")
@@ -69,6 +74,10 @@ def intent(fields: IntentFields) -> reach_pb2.IntentSpec:
         _set(spec, "priority", priority, "intent.")
     if (expires_at := fields.get("expires_at")) is not None:
         spec.expires_at.CopyFrom(timestamp(expires_at, "intent.expires_at"))
+    if (send_at := fields.get("send_at")) is not None:
+        spec.send_at.CopyFrom(timestamp(send_at, "intent.send_at"))
+    if local := fields.get("send_at_local"):
+        spec.send_at_local.CopyFrom(local_time(local, "intent.send_at_local") if isinstance(local, str) else local)
     spec.channels.extend(channel(name, "intent.channels") for name in fields.get("channels", ()))
     return spec
 
@@ -156,6 +165,30 @@ def timestamp(moment: Moment, field: str) -> Timestamp:
     return result
 
 
+_WEEKDAYS = {name.removeprefix("WEEKDAY_").lower(): number for name, number in message_pb2.Weekday.items() if number}
+
+
+def local_time(text: str, field: str = "send_at_local") -> message_pb2.LocalTime:
+    """Reads a time by the recipient's clock: ``08:00``, ``monday 09:00`` or ``2026-03-08 08:00``.
+
+    Raises:
+        InvalidArgumentError: it is not one of these. Whether date and time exist is the service's business.
+    """
+    match text.split():
+        case [time]:
+            fields: dict[str, Any] = {"time": time}
+        case [day, time] if day.lower() in _WEEKDAYS:
+            fields = {"time": time, "weekday": _WEEKDAYS[day.lower()]}
+        case [day, time] if day[:1].isdecimal():
+            fields = {"time": time, "date": day}
+        case _:
+            raise invalid(field, f"{text!r} is no time; write for example '08:00', 'monday 09:00', '2026-03-08 08:00'")
+    result = message_pb2.LocalTime()
+    for name, value in fields.items():
+        _set(result, name, value, f"{field}.")
+    return result
+
+
 def list_intents(
     *,
     user_id: str,
@@ -182,60 +215,6 @@ def list_intents(
     return request
 
 
-def profile(
-    user_id: str, *, addresses: Sequence[str | message_pb2.Address] = (), locale: str = "", time_zone: str = ""
-) -> profile_pb2.Profile:
-    """Builds a profile.
-
-    Args:
-        user_id: the user, as the tenant knows them.
-        addresses: at most one per channel, as text (see :func:`address`) or as the contract's message.
-        locale: the language (BCP 47), for example ``de-CH``.
-        time_zone: the IANA time zone, for example ``America/New_York``.
-
-    Raises:
-        InvalidArgumentError: a field has a value that no message can carry; the field is named.
-    """
-    result = build(profile_pb2.Profile, user_id=user_id, locale=locale, time_zone=time_zone)
-    for to in addresses:
-        result.addresses.append(address(to, "addresses") if isinstance(to, str) else to)
-    return result
-
-
-def activity(user_id: str, time_zone: str, seen_at: datetime | None) -> profile_pb2.ReportActivityRequest:
-    """Builds the request that notes where a user was seen."""
-    result = build(profile_pb2.Activity, user_id=user_id, time_zone=time_zone)
-    if seen_at is not None:
-        result.seen_at.CopyFrom(timestamp(seen_at, "seen_at"))
-    return profile_pb2.ReportActivityRequest(activities=[result])
-
-
-def suppression(
-    user_id: str, to: str, channel_name: str, category: str, source: str, note: str
-) -> suppression_pb2.SuppressRequest:
-    """Builds the request that stores one suppression."""
-    result = build(
-        suppression_pb2.Suppression,
-        user_id=user_id,
-        category=_named(message_pb2.Category, "CATEGORY_", category, "category"),
-        source=_named(suppression_pb2.SuppressionSource, "SUPPRESSION_SOURCE_", source, "source"),
-        note=note,
-    )
-    if to:
-        result.address.CopyFrom(address(to))
-    if channel_name:
-        result.channel = channel(channel_name)
-    return suppression_pb2.SuppressRequest(suppressions=[result])
-
-
-def list_suppressions(user_id: str, to: str, page_size: int) -> suppression_pb2.ListSuppressionsRequest:
-    """Builds the request of the first page; the following ones add their token."""
-    request = build(suppression_pb2.ListSuppressionsRequest, user_id=user_id, page_size=page_size)
-    if to:
-        request.address.CopyFrom(address(to))
-    return request
-
-
 def execute(
     code: str,
     language: str,
@@ -247,7 +226,7 @@ def execute(
     """Builds the request that runs code."""
     return build(
         sandbox_pb2.ExecuteRequest,
-        language=_named(sandbox_pb2.Language, "LANGUAGE_", language, "language"),
+        language=named(sandbox_pb2.Language, "LANGUAGE_", language, "language"),
         code=code,
         stdin=stdin,
         environment=dict(environment),
@@ -280,7 +259,8 @@ def invalid(field: str, description: str) -> InvalidArgumentError:
     )
 
 
-def _named(enum: Any, prefix: str, name: str, field: str) -> Any:
+def named(enum: Any, prefix: str, name: str, field: str) -> Any:
+    """Returns the number of an enum's value by its name in lower case; 0 for an empty one."""
     if not name:
         return 0
     try:

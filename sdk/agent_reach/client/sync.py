@@ -13,6 +13,8 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 
 from agent_reach.v1 import (
+    preference_pb2,
+    preference_pb2_grpc,
     profile_pb2,
     profile_pb2_grpc,
     reach_pb2,
@@ -23,7 +25,7 @@ from agent_reach.v1 import (
     suppression_pb2_grpc,
 )
 
-from . import requests
+from . import people, requests
 from .errors import FailedCall, ReachError, UnavailableError, from_call
 from .requests import IntentFields
 from .resume import Attempts, Patience
@@ -76,6 +78,7 @@ class Reach:
         self._reach = reach_pb2_grpc.ReachServiceStub(self._channel(self._settings.target))
         policy = self._channel(self._settings.policy_target)
         self._profiles = profile_pb2_grpc.ProfileServiceStub(policy)
+        self._preferences = preference_pb2_grpc.PreferenceServiceStub(policy)
         self._suppressions = suppression_pb2_grpc.SuppressionServiceStub(policy)
         self._sandbox = sandbox_pb2_grpc.SandboxServiceStub(self._channel(self._settings.sandbox_target))
 
@@ -200,7 +203,31 @@ class Reach:
 
     def report_activity(self, user_id: str, time_zone: str, seen_at: datetime | None = None) -> None:
         """Notes that a user was seen in a time zone, now when no moment is given."""
-        self._call(self._profiles.ReportActivity, requests.activity(user_id, time_zone, seen_at))
+        self._call(self._profiles.ReportActivity, people.activity(user_id, time_zone, seen_at))
+
+    def list_profiles(self, *, page_size: int = 1_000) -> Iterator[profile_pb2.Profile]:
+        """Yields every profile of the tenant by user, page by page."""
+        request = requests.build(profile_pb2.ListProfilesRequest, page_size=page_size)
+        for page in self._pages(self._profiles.ListProfiles, request):
+            yield from page.profiles
+
+    def set_preferences(
+        self, preferences: Iterable[preference_pb2.Preference]
+    ) -> preference_pb2.SetPreferencesResponse:
+        """Stores up to 1,000 choices of users (see :func:`preference`), all or none.
+
+        Returns:
+            The choices as stored, and how many messages were just being handed over and could not be waited for
+            (`in_flight`). When that is 0, nothing leaves any more that they forbid.
+        """
+        request = preference_pb2.SetPreferencesRequest(preferences=preferences)
+        return self._call(self._preferences.SetPreferences, request)
+
+    def get_preferences(self, user_ids: Iterable[str]) -> Sequence[preference_pb2.Preference]:
+        """Returns what up to 1,000 users chose to hear about, by user."""
+        names = requests.named_list(user_ids, "user_ids")
+        request = requests.build(preference_pb2.GetPreferencesRequest, user_ids=names)
+        return self._call(self._preferences.GetPreferences, request).preferences
 
     def suppress(
         self,
@@ -218,8 +245,26 @@ class Reach:
             The suppression as stored, and how many messages were just being handed over and could not be waited for
             (`in_flight`). When that is 0, nothing leaves any more.
         """
-        request = requests.suppression(user_id, address, channel, category, source, note)
+        one = people.suppression(
+            user_id=user_id, address=address, channel=channel, category=category, source=source, note=note
+        )
+        return self.suppress_many([one])
+
+    def suppress_many(self, suppressions: Iterable[suppression_pb2.Suppression]) -> suppression_pb2.SuppressResponse:
+        """Stores up to 1,000 suppressions (see :func:`suppression`), all or none, as :meth:`suppress` does one."""
+        request = suppression_pb2.SuppressRequest(suppressions=suppressions)
         return self._call(self._suppressions.Suppress, request)
+
+    def check_suppressions(
+        self, queries: Iterable[suppression_pb2.SuppressionQuery]
+    ) -> Sequence[suppression_pb2.SuppressionAnswer]:
+        """Says which of up to 1,000 thinkable messages (see :func:`suppression_query`) would be withheld, and why.
+
+        Returns:
+            One answer per question, in their order; one with an empty `reason` lets the message pass.
+        """
+        request = suppression_pb2.CheckSuppressionsRequest(queries=queries)
+        return self._call(self._suppressions.CheckSuppressions, request).answers
 
     def lift(self, suppression_ids: Iterable[str]) -> int:
         """Lifts suppressions and returns how many stood; for operators."""
@@ -228,10 +273,18 @@ class Reach:
         return self._call(self._suppressions.LiftSuppressions, request).lifted
 
     def list_suppressions(
-        self, *, user_id: str = "", address: str = "", page_size: int = 100
+        self,
+        *,
+        user_id: str = "",
+        address: str = "",
+        source: str = "",
+        include_lifted: bool = False,
+        page_size: int = 100,
     ) -> Iterator[suppression_pb2.Suppression]:
-        """Yields suppressions, newest first, page by page."""
-        request = requests.list_suppressions(user_id, address, page_size)
+        """Yields the suppressions for which every given filter holds, newest first, page by page."""
+        request = people.list_suppressions(
+            user_id=user_id, address=address, source=source, include_lifted=include_lifted, page_size=page_size
+        )
         for page in self._pages(self._suppressions.ListSuppressions, request):
             yield from page.suppressions
 

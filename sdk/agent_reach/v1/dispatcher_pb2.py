@@ -25,13 +25,14 @@ _sym_db = _symbol_database.Default()
 from agent_reach.v1 import access_pb2 as agent__reach_dot_v1_dot_access__pb2
 from agent_reach.v1 import message_pb2 as agent__reach_dot_v1_dot_message__pb2
 from agent_reach.v1 import outcome_pb2 as agent__reach_dot_v1_dot_outcome__pb2
+from agent_reach.v1 import policy_pb2 as agent__reach_dot_v1_dot_policy__pb2
 from agent_reach.v1 import timeline_pb2 as agent__reach_dot_v1_dot_timeline__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61gent_reach/v1/dispatcher.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1c\x61gent_reach/v1/outcome.proto\x1a\x1d\x61gent_reach/v1/timeline.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\xf5\x02\n\nAcceptItem\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x14\n\x06tenant\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12(\n\x07\x61\x64\x64ress\x18\x04 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12\x13\n\x05scene\x18\x05 \x01(\tB\x04\xe2\x41\x01\x02\x12\x16\n\x08template\x18\x06 \x01(\tB\x04\xe2\x41\x01\x02\x12\x16\n\x0evariables_json\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12.\n\nexpires_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x08\x63hannels\x18\n \x03(\x0e\x32\x17.agent_reach.v1.Channel\x12\x30\n\x08\x64\x65\x63ision\x18\x0b \x01(\x0b\x32\x18.agent_reach.v1.DecisionB\x04\xe2\x41\x01\x02\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\"R\n\rAcceptRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12/\n\x05items\x18\x02 \x03(\x0b\x32\x1a.agent_reach.v1.AcceptItemB\x04\xe2\x41\x01\x02\"0\n\x0c\x41\x63\x63\x65ptResult\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xisted\x18\x02 \x01(\x08\"t\n\x0e\x41\x63\x63\x65ptResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12-\n\x07results\x18\x03 \x03(\x0b\x32\x1c.agent_reach.v1.AcceptResult\"\xe5\x01\n\x0b\x41\x64vanceItem\x12\x18\n\nreceipt_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x16\n\x08provider\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x1b\n\x13provider_message_id\x18\x04 \x01(\t\x12/\n\x04kind\x18\x05 \x01(\x0e\x32\x1b.agent_reach.v1.ReceiptKindB\x04\xe2\x41\x01\x02\x12/\n\x0boccurred_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x63ode\x18\x07 \x01(\t\"T\n\x0e\x41\x64vanceRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x30\n\x05items\x18\x02 \x03(\x0b\x32\x1b.agent_reach.v1.AdvanceItemB\x04\xe2\x41\x01\x02\"v\n\x0f\x41\x64vanceResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12.\n\x07results\x18\x03 \x03(\x0e\x32\x1d.agent_reach.v1.AdvanceResult\"\xac\x01\n\rCancelRequest\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x14\n\x06tenant\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x13\n\x05scene\x18\x04 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08template\x18\x05 \x01(\t\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"I\n\x0e\x43\x61ncelResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x08\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.agent_reach.v1.State\"C\n\x12GetTimelineRequest\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\tintent_id\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\"e\n\x13GetTimelineResponse\x12#\n\x05tasks\x18\x01 \x03(\x0b\x32\x14.agent_reach.v1.Task\x12)\n\x08outcomes\x18\x02 \x03(\x0b\x32\x17.agent_reach.v1.Outcome\"]\n\x15StreamOutcomesRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\x12\n\nintent_ids\x18\x03 \x03(\t\x12\x10\n\x08\x66rom_now\x18\x04 \x01(\x08\"S\n\x16StreamOutcomesResponse\x12)\n\x08outcomes\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Outcome\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"6\n\x07UserRef\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\"w\n\x16ListRecentSendsRequest\x12,\n\x05users\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.UserRefB\x04\xe2\x41\x01\x02\x12/\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x02\"\xbc\x01\n\nRecentSend\x12%\n\x04user\x18\x01 \x01(\x0b\x32\x17.agent_reach.v1.UserRef\x12\x11\n\tintent_id\x18\x02 \x01(\t\x12\x0b\n\x03hop\x18\x03 \x01(\x05\x12(\n\x07\x63hannel\x18\x04 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x10\n\x08\x63\x61p_date\x18\x05 \x01(\t\x12+\n\x07sent_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x17ListRecentSendsResponse\x12)\n\x05sends\x18\x01 \x03(\x0b\x32\x1a.agent_reach.v1.RecentSend\"i\n\x13\x41waitSendingRequest\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08user_ids\x18\x02 \x03(\t\x12*\n\taddresses\x18\x03 \x03(\x0b\x32\x17.agent_reach.v1.Address\")\n\x14\x41waitSendingResponse\x12\x11\n\tin_flight\x18\x01 \x01(\x05*\x88\x01\n\rAdvanceResult\x12\x1e\n\x1a\x41\x44VANCE_RESULT_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x44VANCE_RESULT_APPLIED\x10\x01\x12\x1a\n\x16\x41\x44VANCE_RESULT_IGNORED\x10\x02\x12\x1f\n\x1b\x41\x44VANCE_RESULT_TASK_UNKNOWN\x10\x03\x32\xb2\x05\n\x11\x44ispatcherService\x12T\n\x06\x41\x63\x63\x65pt\x12\x1d.agent_reach.v1.AcceptRequest\x1a\x1e.agent_reach.v1.AcceptResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x12W\n\x07\x41\x64vance\x12\x1e.agent_reach.v1.AdvanceRequest\x1a\x1f.agent_reach.v1.AdvanceResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x12P\n\x06\x43\x61ncel\x12\x1d.agent_reach.v1.CancelRequest\x1a\x1e.agent_reach.v1.CancelResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x12_\n\x0bGetTimeline\x12\".agent_reach.v1.GetTimelineRequest\x1a#.agent_reach.v1.GetTimelineResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x12j\n\x0eStreamOutcomes\x12%.agent_reach.v1.StreamOutcomesRequest\x1a&.agent_reach.v1.StreamOutcomesResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x30\x01\x12k\n\x0fListRecentSends\x12&.agent_reach.v1.ListRecentSendsRequest\x1a\'.agent_reach.v1.ListRecentSendsResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x12\x62\n\x0c\x41waitSending\x12#.agent_reach.v1.AwaitSendingRequest\x1a$.agent_reach.v1.AwaitSendingResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61gent_reach/v1/dispatcher.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1c\x61gent_reach/v1/outcome.proto\x1a\x1b\x61gent_reach/v1/policy.proto\x1a\x1d\x61gent_reach/v1/timeline.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\x86\x04\n\nAcceptItem\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x14\n\x06tenant\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12(\n\x07\x61\x64\x64ress\x18\x04 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12\x13\n\x05scene\x18\x05 \x01(\tB\x04\xe2\x41\x01\x02\x12\x16\n\x08template\x18\x06 \x01(\tB\x04\xe2\x41\x01\x02\x12\x16\n\x0evariables_json\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12.\n\nexpires_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x08\x63hannels\x18\n \x03(\x0e\x32\x17.agent_reach.v1.Channel\x12\x30\n\x08\x64\x65\x63ision\x18\x0b \x01(\x0b\x32\x18.agent_reach.v1.DecisionB\x04\xe2\x41\x01\x02\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12+\n\x07send_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rsend_at_local\x18\x0e \x01(\x0b\x32\x19.agent_reach.v1.LocalTime\x12\x30\n\x0csubmitted_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"R\n\rAcceptRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12/\n\x05items\x18\x02 \x03(\x0b\x32\x1a.agent_reach.v1.AcceptItemB\x04\xe2\x41\x01\x02\"0\n\x0c\x41\x63\x63\x65ptResult\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xisted\x18\x02 \x01(\x08\"t\n\x0e\x41\x63\x63\x65ptResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12-\n\x07results\x18\x03 \x03(\x0b\x32\x1c.agent_reach.v1.AcceptResult\"\xe5\x01\n\x0b\x41\x64vanceItem\x12\x18\n\nreceipt_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x16\n\x08provider\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x1b\n\x13provider_message_id\x18\x04 \x01(\t\x12/\n\x04kind\x18\x05 \x01(\x0e\x32\x1b.agent_reach.v1.ReceiptKindB\x04\xe2\x41\x01\x02\x12/\n\x0boccurred_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x63ode\x18\x07 \x01(\t\"T\n\x0e\x41\x64vanceRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x30\n\x05items\x18\x02 \x03(\x0b\x32\x1b.agent_reach.v1.AdvanceItemB\x04\xe2\x41\x01\x02\"]\n\x10ReceiptRecipient\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x03 \x01(\x0b\x32\x17.agent_reach.v1.Address\"\xac\x01\n\x0f\x41\x64vanceResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12.\n\x07results\x18\x03 \x03(\x0e\x32\x1d.agent_reach.v1.AdvanceResult\x12\x34\n\nrecipients\x18\x04 \x03(\x0b\x32 .agent_reach.v1.ReceiptRecipient\"\xac\x01\n\rCancelRequest\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x14\n\x06tenant\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x13\n\x05scene\x18\x04 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08template\x18\x05 \x01(\t\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"I\n\x0e\x43\x61ncelResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x08\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.agent_reach.v1.State\"C\n\x12GetTimelineRequest\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\tintent_id\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\"e\n\x13GetTimelineResponse\x12#\n\x05tasks\x18\x01 \x03(\x0b\x32\x14.agent_reach.v1.Task\x12)\n\x08outcomes\x18\x02 \x03(\x0b\x32\x17.agent_reach.v1.Outcome\"]\n\x15StreamOutcomesRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\x12\n\nintent_ids\x18\x03 \x03(\t\x12\x10\n\x08\x66rom_now\x18\x04 \x01(\x08\"S\n\x16StreamOutcomesResponse\x12)\n\x08outcomes\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Outcome\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"6\n\x07UserRef\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\"w\n\x16ListRecentSendsRequest\x12,\n\x05users\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.UserRefB\x04\xe2\x41\x01\x02\x12/\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x02\"\xe8\x01\n\nRecentSend\x12%\n\x04user\x18\x01 \x01(\x0b\x32\x17.agent_reach.v1.UserRef\x12\x11\n\tintent_id\x18\x02 \x01(\t\x12\x0b\n\x03hop\x18\x03 \x01(\x05\x12(\n\x07\x63hannel\x18\x04 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x10\n\x08\x63\x61p_date\x18\x05 \x01(\t\x12+\n\x07sent_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x08\x63\x61tegory\x18\x07 \x01(\x0e\x32\x18.agent_reach.v1.Category\"D\n\x17ListRecentSendsResponse\x12)\n\x05sends\x18\x01 \x03(\x0b\x32\x1a.agent_reach.v1.RecentSend\"\xa0\x01\n\x16StreamDecisionsRequest\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12/\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x02\x12\x30\n\x06\x62\x65\x66ore\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x02\x12\r\n\x05scene\x18\x04 \x01(\t\"f\n\x0cPastDecision\x12*\n\x04item\x18\x01 \x01(\x0b\x32\x1c.agent_reach.v1.EvaluateItem\x12*\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x18.agent_reach.v1.Decision\"J\n\x17StreamDecisionsResponse\x12/\n\tdecisions\x18\x01 \x03(\x0b\x32\x1c.agent_reach.v1.PastDecision\"i\n\x13\x41waitSendingRequest\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08user_ids\x18\x02 \x03(\t\x12*\n\taddresses\x18\x03 \x03(\x0b\x32\x17.agent_reach.v1.Address\")\n\x14\x41waitSendingResponse\x12\x11\n\tin_flight\x18\x01 \x01(\x05*\x88\x01\n\rAdvanceResult\x12\x1e\n\x1a\x41\x44VANCE_RESULT_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x44VANCE_RESULT_APPLIED\x10\x01\x12\x1a\n\x16\x41\x44VANCE_RESULT_IGNORED\x10\x02\x12\x1f\n\x1b\x41\x44VANCE_RESULT_TASK_UNKNOWN\x10\x03\x32\xa1\x06\n\x11\x44ispatcherService\x12T\n\x06\x41\x63\x63\x65pt\x12\x1d.agent_reach.v1.AcceptRequest\x1a\x1e.agent_reach.v1.AcceptResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x12W\n\x07\x41\x64vance\x12\x1e.agent_reach.v1.AdvanceRequest\x1a\x1f.agent_reach.v1.AdvanceResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x12P\n\x06\x43\x61ncel\x12\x1d.agent_reach.v1.CancelRequest\x1a\x1e.agent_reach.v1.CancelResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x12_\n\x0bGetTimeline\x12\".agent_reach.v1.GetTimelineRequest\x1a#.agent_reach.v1.GetTimelineResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x12j\n\x0eStreamOutcomes\x12%.agent_reach.v1.StreamOutcomesRequest\x1a&.agent_reach.v1.StreamOutcomesResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x30\x01\x12k\n\x0fListRecentSends\x12&.agent_reach.v1.ListRecentSendsRequest\x1a\'.agent_reach.v1.ListRecentSendsResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x12m\n\x0fStreamDecisions\x12&.agent_reach.v1.StreamDecisionsRequest\x1a\'.agent_reach.v1.StreamDecisionsResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x30\x01\x12\x62\n\x0c\x41waitSending\x12#.agent_reach.v1.AwaitSendingRequest\x1a$.agent_reach.v1.AwaitSendingResponse\"\x07\xea\xea\x18\x03\n\x01\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -80,6 +81,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTRECENTSENDSREQUEST'].fields_by_name['users']._serialized_options = b'\342A\001\002'
   _globals['_LISTRECENTSENDSREQUEST'].fields_by_name['since']._loaded_options = None
   _globals['_LISTRECENTSENDSREQUEST'].fields_by_name['since']._serialized_options = b'\342A\001\002'
+  _globals['_STREAMDECISIONSREQUEST'].fields_by_name['tenant']._loaded_options = None
+  _globals['_STREAMDECISIONSREQUEST'].fields_by_name['tenant']._serialized_options = b'\342A\001\002'
+  _globals['_STREAMDECISIONSREQUEST'].fields_by_name['since']._loaded_options = None
+  _globals['_STREAMDECISIONSREQUEST'].fields_by_name['since']._serialized_options = b'\342A\001\002'
+  _globals['_STREAMDECISIONSREQUEST'].fields_by_name['before']._loaded_options = None
+  _globals['_STREAMDECISIONSREQUEST'].fields_by_name['before']._serialized_options = b'\342A\001\002'
   _globals['_AWAITSENDINGREQUEST'].fields_by_name['tenant']._loaded_options = None
   _globals['_AWAITSENDINGREQUEST'].fields_by_name['tenant']._serialized_options = b'\342A\001\002'
   _globals['_DISPATCHERSERVICE'].methods_by_name['Accept']._loaded_options = None
@@ -94,48 +101,58 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DISPATCHERSERVICE'].methods_by_name['StreamOutcomes']._serialized_options = b'\352\352\030\003\n\001\003'
   _globals['_DISPATCHERSERVICE'].methods_by_name['ListRecentSends']._loaded_options = None
   _globals['_DISPATCHERSERVICE'].methods_by_name['ListRecentSends']._serialized_options = b'\352\352\030\003\n\001\003'
+  _globals['_DISPATCHERSERVICE'].methods_by_name['StreamDecisions']._loaded_options = None
+  _globals['_DISPATCHERSERVICE'].methods_by_name['StreamDecisions']._serialized_options = b'\352\352\030\003\n\001\003'
   _globals['_DISPATCHERSERVICE'].methods_by_name['AwaitSending']._loaded_options = None
   _globals['_DISPATCHERSERVICE'].methods_by_name['AwaitSending']._serialized_options = b'\352\352\030\003\n\001\003'
-  _globals['_ADVANCERESULT']._serialized_start=2519
-  _globals['_ADVANCERESULT']._serialized_end=2655
-  _globals['_ACCEPTITEM']._serialized_start=263
-  _globals['_ACCEPTITEM']._serialized_end=636
-  _globals['_ACCEPTREQUEST']._serialized_start=638
-  _globals['_ACCEPTREQUEST']._serialized_end=720
-  _globals['_ACCEPTRESULT']._serialized_start=722
-  _globals['_ACCEPTRESULT']._serialized_end=770
-  _globals['_ACCEPTRESPONSE']._serialized_start=772
-  _globals['_ACCEPTRESPONSE']._serialized_end=888
-  _globals['_ADVANCEITEM']._serialized_start=891
-  _globals['_ADVANCEITEM']._serialized_end=1120
-  _globals['_ADVANCEREQUEST']._serialized_start=1122
-  _globals['_ADVANCEREQUEST']._serialized_end=1206
-  _globals['_ADVANCERESPONSE']._serialized_start=1208
-  _globals['_ADVANCERESPONSE']._serialized_end=1326
-  _globals['_CANCELREQUEST']._serialized_start=1329
-  _globals['_CANCELREQUEST']._serialized_end=1501
-  _globals['_CANCELRESPONSE']._serialized_start=1503
-  _globals['_CANCELRESPONSE']._serialized_end=1576
-  _globals['_GETTIMELINEREQUEST']._serialized_start=1578
-  _globals['_GETTIMELINEREQUEST']._serialized_end=1645
-  _globals['_GETTIMELINERESPONSE']._serialized_start=1647
-  _globals['_GETTIMELINERESPONSE']._serialized_end=1748
-  _globals['_STREAMOUTCOMESREQUEST']._serialized_start=1750
-  _globals['_STREAMOUTCOMESREQUEST']._serialized_end=1843
-  _globals['_STREAMOUTCOMESRESPONSE']._serialized_start=1845
-  _globals['_STREAMOUTCOMESRESPONSE']._serialized_end=1928
-  _globals['_USERREF']._serialized_start=1930
-  _globals['_USERREF']._serialized_end=1984
-  _globals['_LISTRECENTSENDSREQUEST']._serialized_start=1986
-  _globals['_LISTRECENTSENDSREQUEST']._serialized_end=2105
-  _globals['_RECENTSEND']._serialized_start=2108
-  _globals['_RECENTSEND']._serialized_end=2296
-  _globals['_LISTRECENTSENDSRESPONSE']._serialized_start=2298
-  _globals['_LISTRECENTSENDSRESPONSE']._serialized_end=2366
-  _globals['_AWAITSENDINGREQUEST']._serialized_start=2368
-  _globals['_AWAITSENDINGREQUEST']._serialized_end=2473
-  _globals['_AWAITSENDINGRESPONSE']._serialized_start=2475
-  _globals['_AWAITSENDINGRESPONSE']._serialized_end=2516
-  _globals['_DISPATCHERSERVICE']._serialized_start=2658
-  _globals['_DISPATCHERSERVICE']._serialized_end=3348
+  _globals['_ADVANCERESULT']._serialized_start=3230
+  _globals['_ADVANCERESULT']._serialized_end=3366
+  _globals['_ACCEPTITEM']._serialized_start=292
+  _globals['_ACCEPTITEM']._serialized_end=810
+  _globals['_ACCEPTREQUEST']._serialized_start=812
+  _globals['_ACCEPTREQUEST']._serialized_end=894
+  _globals['_ACCEPTRESULT']._serialized_start=896
+  _globals['_ACCEPTRESULT']._serialized_end=944
+  _globals['_ACCEPTRESPONSE']._serialized_start=946
+  _globals['_ACCEPTRESPONSE']._serialized_end=1062
+  _globals['_ADVANCEITEM']._serialized_start=1065
+  _globals['_ADVANCEITEM']._serialized_end=1294
+  _globals['_ADVANCEREQUEST']._serialized_start=1296
+  _globals['_ADVANCEREQUEST']._serialized_end=1380
+  _globals['_RECEIPTRECIPIENT']._serialized_start=1382
+  _globals['_RECEIPTRECIPIENT']._serialized_end=1475
+  _globals['_ADVANCERESPONSE']._serialized_start=1478
+  _globals['_ADVANCERESPONSE']._serialized_end=1650
+  _globals['_CANCELREQUEST']._serialized_start=1653
+  _globals['_CANCELREQUEST']._serialized_end=1825
+  _globals['_CANCELRESPONSE']._serialized_start=1827
+  _globals['_CANCELRESPONSE']._serialized_end=1900
+  _globals['_GETTIMELINEREQUEST']._serialized_start=1902
+  _globals['_GETTIMELINEREQUEST']._serialized_end=1969
+  _globals['_GETTIMELINERESPONSE']._serialized_start=1971
+  _globals['_GETTIMELINERESPONSE']._serialized_end=2072
+  _globals['_STREAMOUTCOMESREQUEST']._serialized_start=2074
+  _globals['_STREAMOUTCOMESREQUEST']._serialized_end=2167
+  _globals['_STREAMOUTCOMESRESPONSE']._serialized_start=2169
+  _globals['_STREAMOUTCOMESRESPONSE']._serialized_end=2252
+  _globals['_USERREF']._serialized_start=2254
+  _globals['_USERREF']._serialized_end=2308
+  _globals['_LISTRECENTSENDSREQUEST']._serialized_start=2310
+  _globals['_LISTRECENTSENDSREQUEST']._serialized_end=2429
+  _globals['_RECENTSEND']._serialized_start=2432
+  _globals['_RECENTSEND']._serialized_end=2664
+  _globals['_LISTRECENTSENDSRESPONSE']._serialized_start=2666
+  _globals['_LISTRECENTSENDSRESPONSE']._serialized_end=2734
+  _globals['_STREAMDECISIONSREQUEST']._serialized_start=2737
+  _globals['_STREAMDECISIONSREQUEST']._serialized_end=2897
+  _globals['_PASTDECISION']._serialized_start=2899
+  _globals['_PASTDECISION']._serialized_end=3001
+  _globals['_STREAMDECISIONSRESPONSE']._serialized_start=3003
+  _globals['_STREAMDECISIONSRESPONSE']._serialized_end=3077
+  _globals['_AWAITSENDINGREQUEST']._serialized_start=3079
+  _globals['_AWAITSENDINGREQUEST']._serialized_end=3184
+  _globals['_AWAITSENDINGRESPONSE']._serialized_start=3186
+  _globals['_AWAITSENDINGRESPONSE']._serialized_end=3227
+  _globals['_DISPATCHERSERVICE']._serialized_start=3369
+  _globals['_DISPATCHERSERVICE']._serialized_end=4170
 # @@protoc_insertion_point(module_scope)

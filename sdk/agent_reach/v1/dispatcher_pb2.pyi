@@ -5,6 +5,7 @@ isort:skip_file
 
 from agent_reach.v1 import message_pb2 as _message_pb2
 from agent_reach.v1 import outcome_pb2 as _outcome_pb2
+from agent_reach.v1 import policy_pb2 as _policy_pb2
 from agent_reach.v1 import timeline_pb2 as _timeline_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
@@ -70,6 +71,9 @@ class AcceptItem(_message.Message):
     CHANNELS_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    SEND_AT_FIELD_NUMBER: _builtins.int
+    SEND_AT_LOCAL_FIELD_NUMBER: _builtins.int
+    SUBMITTED_AT_FIELD_NUMBER: _builtins.int
     intent_id: _builtins.str
     """Names the intent."""
     tenant: _builtins.str
@@ -102,6 +106,18 @@ class AcceptItem(_message.Message):
     def decision(self) -> _message_pb2.Decision:
         """Says what the policy decided."""
 
+    @_builtins.property
+    def send_at(self) -> _timestamp_pb2.Timestamp:
+        """Gives the earliest moment at which it may leave."""
+
+    @_builtins.property
+    def send_at_local(self) -> _message_pb2.LocalTime:
+        """Gives that moment by the recipient's own clock."""
+
+    @_builtins.property
+    def submitted_at(self) -> _timestamp_pb2.Timestamp:
+        """Gives the moment at which the intent was submitted."""
+
     def __init__(
         self,
         *,
@@ -117,10 +133,13 @@ class AcceptItem(_message.Message):
         channels: _abc.Iterable[_message_pb2.Channel.ValueType] | None = ...,
         decision: _message_pb2.Decision | None = ...,
         traceparent: _builtins.str = ...,
+        send_at: _timestamp_pb2.Timestamp | None = ...,
+        send_at_local: _message_pb2.LocalTime | None = ...,
+        submitted_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "decision", b"decision", "expires_at", b"expires_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "decision", b"decision", "expires_at", b"expires_at", "send_at", b"send_at", "send_at_local", b"send_at_local", "submitted_at", b"submitted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "channels", b"channels", "decision", b"decision", "expires_at", b"expires_at", "intent_id", b"intent_id", "priority", b"priority", "scene", b"scene", "template", b"template", "tenant", b"tenant", "traceparent", b"traceparent", "user_id", b"user_id", "variables_json", b"variables_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "channels", b"channels", "decision", b"decision", "expires_at", b"expires_at", "intent_id", b"intent_id", "priority", b"priority", "scene", b"scene", "send_at", b"send_at", "send_at_local", b"send_at_local", "submitted_at", b"submitted_at", "template", b"template", "tenant", b"tenant", "traceparent", b"traceparent", "user_id", b"user_id", "variables_json", b"variables_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -291,6 +310,38 @@ class AdvanceRequest(_message.Message):
 Global___AdvanceRequest: _TypeAlias = AdvanceRequest  # noqa: Y015
 
 @_typing.final
+class ReceiptRecipient(_message.Message):
+    """Names whom a message was for, and where it went."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Names the tenant."""
+    user_id: _builtins.str
+    """Names the user."""
+    @_builtins.property
+    def address(self) -> _message_pb2.Address:
+        """Gives the address; not set where none was chosen."""
+
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        user_id: _builtins.str = ...,
+        address: _message_pb2.Address | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiptRecipient: _TypeAlias = ReceiptRecipient  # noqa: Y015
+
+@_typing.final
 class AdvanceResponse(_message.Message):
     """Answers one batch."""
 
@@ -299,6 +350,7 @@ class AdvanceResponse(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    RECIPIENTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Repeats the number of the batch."""
     @_builtins.property
@@ -309,16 +361,21 @@ class AdvanceResponse(_message.Message):
     def results(self) -> _containers.RepeatedScalarFieldContainer[Global___AdvanceResult.ValueType]:
         """Gives the results, in the order of the batch."""
 
+    @_builtins.property
+    def recipients(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReceiptRecipient]:
+        """Names whom each receipt's message was for, in the order of the batch; nobody where no task is known."""
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         error: _status_pb2.Status | None = ...,
         results: _abc.Iterable[Global___AdvanceResult.ValueType] | None = ...,
+        recipients: _abc.Iterable[Global___ReceiptRecipient] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "results", b"results", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "recipients", b"recipients", "results", b"results", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -582,6 +639,7 @@ class RecentSend(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     CAP_DATE_FIELD_NUMBER: _builtins.int
     SENT_AT_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
     intent_id: _builtins.str
     """Names the intent."""
     hop: _builtins.int
@@ -590,6 +648,8 @@ class RecentSend(_message.Message):
     """Names the channel."""
     cap_date: _builtins.str
     """Gives the local date on whose cap it counts."""
+    category: _message_pb2.Category.ValueType
+    """Gives the category of its scene."""
     @_builtins.property
     def user(self) -> Global___UserRef:
         """Names the user."""
@@ -607,10 +667,11 @@ class RecentSend(_message.Message):
         channel: _message_pb2.Channel.ValueType = ...,
         cap_date: _builtins.str = ...,
         sent_at: _timestamp_pb2.Timestamp | None = ...,
+        category: _message_pb2.Category.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sent_at", b"sent_at", "user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cap_date", b"cap_date", "channel", b"channel", "hop", b"hop", "intent_id", b"intent_id", "sent_at", b"sent_at", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cap_date", b"cap_date", "category", b"category", "channel", b"channel", "hop", b"hop", "intent_id", b"intent_id", "sent_at", b"sent_at", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -639,6 +700,100 @@ class ListRecentSendsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListRecentSendsResponse: _TypeAlias = ListRecentSendsResponse  # noqa: Y015
+
+@_typing.final
+class StreamDecisionsRequest(_message.Message):
+    """Selects judged messages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    SCENE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Keeps the messages of this tenant."""
+    scene: _builtins.str
+    """Keeps the messages of this scene; empty keeps all."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Keeps the messages whose task was made at this moment or later."""
+
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """Keeps the messages whose task was made before this moment."""
+
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+        scene: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "scene", b"scene", "since", b"since", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamDecisionsRequest: _TypeAlias = StreamDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class PastDecision(_message.Message):
+    """Shows one judgement: the message as the policy saw it, and what it decided. A message that was judged more than once
+    has one entry for each time, one after the other.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def item(self) -> _policy_pb2.EvaluateItem:
+        """Repeats the message as it was judged."""
+
+    @_builtins.property
+    def decision(self) -> _message_pb2.Decision:
+        """Holds the decision about it."""
+
+    def __init__(
+        self,
+        *,
+        item: _policy_pb2.EvaluateItem | None = ...,
+        decision: _message_pb2.Decision | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "item", b"item"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "item", b"item"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PastDecision: _TypeAlias = PastDecision  # noqa: Y015
+
+@_typing.final
+class StreamDecisionsResponse(_message.Message):
+    """Carries judged messages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PastDecision]:
+        """Holds judgements of up to 500 messages; those of one message are never cut apart."""
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___PastDecision] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamDecisionsResponse: _TypeAlias = StreamDecisionsResponse  # noqa: Y015
 
 @_typing.final
 class AwaitSendingRequest(_message.Message):

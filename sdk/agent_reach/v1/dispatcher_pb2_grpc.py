@@ -65,6 +65,11 @@ class DispatcherServiceStub:
                 request_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsRequest.SerializeToString,
                 response_deserializer=agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsResponse.FromString,
                 _registered_method=True)
+        self.StreamDecisions = channel.unary_stream(
+                '/agent_reach.v1.DispatcherService/StreamDecisions',
+                request_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.StreamDecisionsRequest.SerializeToString,
+                response_deserializer=agent__reach_dot_v1_dot_dispatcher__pb2.StreamDecisionsResponse.FromString,
+                _registered_method=True)
         self.AwaitSending = channel.unary_unary(
                 '/agent_reach.v1.DispatcherService/AwaitSending',
                 request_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.AwaitSendingRequest.SerializeToString,
@@ -119,6 +124,13 @@ class DispatcherServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StreamDecisions(self, request, context):
+        """Streams what was judged, message by message, the oldest first, with every decision: what a simulation replays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AwaitSending(self, request, context):
         """Waits until no message to these recipients is being handed over, and counts those it could not wait for.
         """
@@ -158,6 +170,11 @@ def add_DispatcherServiceServicer_to_server(servicer, server):
                     servicer.ListRecentSends,
                     request_deserializer=agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsRequest.FromString,
                     response_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsResponse.SerializeToString,
+            ),
+            'StreamDecisions': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamDecisions,
+                    request_deserializer=agent__reach_dot_v1_dot_dispatcher__pb2.StreamDecisionsRequest.FromString,
+                    response_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.StreamDecisionsResponse.SerializeToString,
             ),
             'AwaitSending': grpc.unary_unary_rpc_method_handler(
                     servicer.AwaitSending,
@@ -328,6 +345,33 @@ class DispatcherService:
             '/agent_reach.v1.DispatcherService/ListRecentSends',
             agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsRequest.SerializeToString,
             agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/agent_reach.v1.DispatcherService/StreamDecisions',
+            agent__reach_dot_v1_dot_dispatcher__pb2.StreamDecisionsRequest.SerializeToString,
+            agent__reach_dot_v1_dot_dispatcher__pb2.StreamDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

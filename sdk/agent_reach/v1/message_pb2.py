@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gent_reach/v1/message.proto\x12\x0e\x61gent_reach.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"B\n\x07\x41\x64\x64ress\x12(\n\x07\x63hannel\x18\x01 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\r\n\x05value\x18\x02 \x01(\t\"\xd3\x01\n\tGateTrace\x12\"\n\x04gate\x18\x01 \x01(\x0e\x32\x14.agent_reach.v1.Gate\x12,\n\x07outcome\x18\x02 \x01(\x0e\x32\x1b.agent_reach.v1.GateOutcome\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x35\n\x06inputs\x18\x04 \x03(\x0b\x32%.agent_reach.v1.GateTrace.InputsEntry\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xbc\x02\n\x08\x44\x65\x63ision\x12&\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x16.agent_reach.v1.Action\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12)\n\x05until\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07\x63hannel\x18\x04 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0e\n\x06locale\x18\x06 \x01(\t\x12\x10\n\x08\x63\x61p_date\x18\x07 \x01(\t\x12(\n\x05trace\x18\x08 \x03(\x0b\x32\x19.agent_reach.v1.GateTrace\x12\x16\n\x0epolicy_version\x18\t \x01(\t\x12.\n\ndecided_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\x80\x01\n\x07\x43hannel\x12\x17\n\x13\x43HANNEL_UNSPECIFIED\x10\x00\x12\x11\n\rCHANNEL_EMAIL\x10\x01\x12\x0f\n\x0b\x43HANNEL_SMS\x10\x02\x12\x13\n\x0f\x43HANNEL_WEBHOOK\x10\x03\x12\x11\n\rCHANNEL_INBOX\x10\x04\x12\x10\n\x0c\x43HANNEL_CHAT\x10\x05*\x86\x01\n\x08\x43\x61tegory\x12\x18\n\x14\x43\x41TEGORY_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43\x41TEGORY_VERIFICATION\x10\x01\x12\x12\n\x0e\x43\x41TEGORY_ALERT\x10\x02\x12\x19\n\x15\x43\x41TEGORY_NOTIFICATION\x10\x03\x12\x16\n\x12\x43\x41TEGORY_MARKETING\x10\x04*\xb9\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_PENDING\x10\x01\x12\x13\n\x0fSTATE_SCHEDULED\x10\x02\x12\x11\n\rSTATE_SENDING\x10\x03\x12\x0e\n\nSTATE_SENT\x10\x04\x12\x13\n\x0fSTATE_DELIVERED\x10\x05\x12\x10\n\x0cSTATE_FAILED\x10\x06\x12\x14\n\x10STATE_SUPPRESSED\x10\x07\x12\x11\n\rSTATE_EXPIRED\x10\x08*n\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41\x43TION_SEND_NOW\x10\x01\x12\x10\n\x0c\x41\x43TION_DEFER\x10\x02\x12\x14\n\x10\x41\x43TION_FALL_BACK\x10\x03\x12\x0f\n\x0b\x41\x43TION_DROP\x10\x04*\x86\x01\n\x04Gate\x12\x14\n\x10GATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cGATE_CHANNEL\x10\x01\x12\x14\n\x10GATE_SUPPRESSION\x10\x02\x12\x14\n\x10GATE_QUIET_HOURS\x10\x03\x12\x12\n\x0eGATE_FREQUENCY\x10\x04\x12\x16\n\x12GATE_CHANNEL_QUOTA\x10\x05*\xae\x01\n\x0bGateOutcome\x12\x1c\n\x18GATE_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13GATE_OUTCOME_PASSED\x10\x01\x12\x17\n\x13GATE_OUTCOME_EXEMPT\x10\x02\x12\x19\n\x15GATE_OUTCOME_DEFERRED\x10\x03\x12\x1a\n\x16GATE_OUTCOME_FELL_BACK\x10\x04\x12\x18\n\x14GATE_OUTCOME_DROPPED\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gent_reach/v1/message.proto\x12\x0e\x61gent_reach.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"B\n\x07\x41\x64\x64ress\x12(\n\x07\x63hannel\x18\x01 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\r\n\x05value\x18\x02 \x01(\t\"Q\n\tLocalTime\x12\x0c\n\x04time\x18\x01 \x01(\t\x12(\n\x07weekday\x18\x02 \x01(\x0e\x32\x17.agent_reach.v1.Weekday\x12\x0c\n\x04\x64\x61te\x18\x03 \x01(\t\"\xd3\x01\n\tGateTrace\x12\"\n\x04gate\x18\x01 \x01(\x0e\x32\x14.agent_reach.v1.Gate\x12,\n\x07outcome\x18\x02 \x01(\x0e\x32\x1b.agent_reach.v1.GateOutcome\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x35\n\x06inputs\x18\x04 \x03(\x0b\x32%.agent_reach.v1.GateTrace.InputsEntry\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe3\x02\n\x08\x44\x65\x63ision\x12&\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x16.agent_reach.v1.Action\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12)\n\x05until\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07\x63hannel\x18\x04 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0e\n\x06locale\x18\x06 \x01(\t\x12\x10\n\x08\x63\x61p_date\x18\x07 \x01(\t\x12(\n\x05trace\x18\x08 \x03(\x0b\x32\x19.agent_reach.v1.GateTrace\x12\x16\n\x0epolicy_version\x18\t \x01(\t\x12.\n\ndecided_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07held_by\x18\x0b \x01(\x0e\x32\x14.agent_reach.v1.Gate*\x80\x01\n\x07\x43hannel\x12\x17\n\x13\x43HANNEL_UNSPECIFIED\x10\x00\x12\x11\n\rCHANNEL_EMAIL\x10\x01\x12\x0f\n\x0b\x43HANNEL_SMS\x10\x02\x12\x13\n\x0f\x43HANNEL_WEBHOOK\x10\x03\x12\x11\n\rCHANNEL_INBOX\x10\x04\x12\x10\n\x0c\x43HANNEL_CHAT\x10\x05*\x86\x01\n\x08\x43\x61tegory\x12\x18\n\x14\x43\x41TEGORY_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43\x41TEGORY_VERIFICATION\x10\x01\x12\x12\n\x0e\x43\x41TEGORY_ALERT\x10\x02\x12\x19\n\x15\x43\x41TEGORY_NOTIFICATION\x10\x03\x12\x16\n\x12\x43\x41TEGORY_MARKETING\x10\x04*\xb9\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_PENDING\x10\x01\x12\x13\n\x0fSTATE_SCHEDULED\x10\x02\x12\x11\n\rSTATE_SENDING\x10\x03\x12\x0e\n\nSTATE_SENT\x10\x04\x12\x13\n\x0fSTATE_DELIVERED\x10\x05\x12\x10\n\x0cSTATE_FAILED\x10\x06\x12\x14\n\x10STATE_SUPPRESSED\x10\x07\x12\x11\n\rSTATE_EXPIRED\x10\x08*\xb6\x01\n\x07Weekday\x12\x17\n\x13WEEKDAY_UNSPECIFIED\x10\x00\x12\x12\n\x0eWEEKDAY_MONDAY\x10\x01\x12\x13\n\x0fWEEKDAY_TUESDAY\x10\x02\x12\x15\n\x11WEEKDAY_WEDNESDAY\x10\x03\x12\x14\n\x10WEEKDAY_THURSDAY\x10\x04\x12\x12\n\x0eWEEKDAY_FRIDAY\x10\x05\x12\x14\n\x10WEEKDAY_SATURDAY\x10\x06\x12\x12\n\x0eWEEKDAY_SUNDAY\x10\x07*n\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41\x43TION_SEND_NOW\x10\x01\x12\x10\n\x0c\x41\x43TION_DEFER\x10\x02\x12\x14\n\x10\x41\x43TION_FALL_BACK\x10\x03\x12\x0f\n\x0b\x41\x43TION_DROP\x10\x04*\xbc\x01\n\x04Gate\x12\x14\n\x10GATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cGATE_CHANNEL\x10\x01\x12\x14\n\x10GATE_SUPPRESSION\x10\x02\x12\x14\n\x10GATE_QUIET_HOURS\x10\x03\x12\x12\n\x0eGATE_FREQUENCY\x10\x04\x12\x16\n\x12GATE_CHANNEL_QUOTA\x10\x05\x12\x11\n\rGATE_SCHEDULE\x10\x06\x12\x10\n\x0cGATE_RELEASE\x10\x07\x12\x0f\n\x0bGATE_DIGEST\x10\x08*\xae\x01\n\x0bGateOutcome\x12\x1c\n\x18GATE_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13GATE_OUTCOME_PASSED\x10\x01\x12\x17\n\x13GATE_OUTCOME_EXEMPT\x10\x02\x12\x19\n\x15GATE_OUTCOME_DEFERRED\x10\x03\x12\x1a\n\x16GATE_OUTCOME_FELL_BACK\x10\x04\x12\x18\n\x14GATE_OUTCOME_DROPPED\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,24 +34,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GATETRACE_INPUTSENTRY']._loaded_options = None
   _globals['_GATETRACE_INPUTSENTRY']._serialized_options = b'8\001'
-  _globals['_CHANNEL']._serialized_start=683
-  _globals['_CHANNEL']._serialized_end=811
-  _globals['_CATEGORY']._serialized_start=814
-  _globals['_CATEGORY']._serialized_end=948
-  _globals['_STATE']._serialized_start=951
-  _globals['_STATE']._serialized_end=1136
-  _globals['_ACTION']._serialized_start=1138
-  _globals['_ACTION']._serialized_end=1248
-  _globals['_GATE']._serialized_start=1251
-  _globals['_GATE']._serialized_end=1385
-  _globals['_GATEOUTCOME']._serialized_start=1388
-  _globals['_GATEOUTCOME']._serialized_end=1562
+  _globals['_CHANNEL']._serialized_start=805
+  _globals['_CHANNEL']._serialized_end=933
+  _globals['_CATEGORY']._serialized_start=936
+  _globals['_CATEGORY']._serialized_end=1070
+  _globals['_STATE']._serialized_start=1073
+  _globals['_STATE']._serialized_end=1258
+  _globals['_WEEKDAY']._serialized_start=1261
+  _globals['_WEEKDAY']._serialized_end=1443
+  _globals['_ACTION']._serialized_start=1445
+  _globals['_ACTION']._serialized_end=1555
+  _globals['_GATE']._serialized_start=1558
+  _globals['_GATE']._serialized_end=1746
+  _globals['_GATEOUTCOME']._serialized_start=1749
+  _globals['_GATEOUTCOME']._serialized_end=1923
   _globals['_ADDRESS']._serialized_start=81
   _globals['_ADDRESS']._serialized_end=147
-  _globals['_GATETRACE']._serialized_start=150
-  _globals['_GATETRACE']._serialized_end=361
-  _globals['_GATETRACE_INPUTSENTRY']._serialized_start=316
-  _globals['_GATETRACE_INPUTSENTRY']._serialized_end=361
-  _globals['_DECISION']._serialized_start=364
-  _globals['_DECISION']._serialized_end=680
+  _globals['_LOCALTIME']._serialized_start=149
+  _globals['_LOCALTIME']._serialized_end=230
+  _globals['_GATETRACE']._serialized_start=233
+  _globals['_GATETRACE']._serialized_end=444
+  _globals['_GATETRACE_INPUTSENTRY']._serialized_start=399
+  _globals['_GATETRACE_INPUTSENTRY']._serialized_end=444
+  _globals['_DECISION']._serialized_start=447
+  _globals['_DECISION']._serialized_end=802
 # @@protoc_insertion_point(module_scope)

@@ -136,6 +136,50 @@ STATE_EXPIRED: State.ValueType  # 8
 """Its time ran out before it could be sent; final."""
 Global___State: _TypeAlias = State  # noqa: Y015
 
+class _Weekday:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WeekdayEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Weekday.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WEEKDAY_UNSPECIFIED: _Weekday.ValueType  # 0
+    """Not set."""
+    WEEKDAY_MONDAY: _Weekday.ValueType  # 1
+    """Monday."""
+    WEEKDAY_TUESDAY: _Weekday.ValueType  # 2
+    """Tuesday."""
+    WEEKDAY_WEDNESDAY: _Weekday.ValueType  # 3
+    """Wednesday."""
+    WEEKDAY_THURSDAY: _Weekday.ValueType  # 4
+    """Thursday."""
+    WEEKDAY_FRIDAY: _Weekday.ValueType  # 5
+    """Friday."""
+    WEEKDAY_SATURDAY: _Weekday.ValueType  # 6
+    """Saturday."""
+    WEEKDAY_SUNDAY: _Weekday.ValueType  # 7
+    """Sunday."""
+
+class Weekday(_Weekday, metaclass=_WeekdayEnumTypeWrapper):
+    """Names the days of the week."""
+
+WEEKDAY_UNSPECIFIED: Weekday.ValueType  # 0
+"""Not set."""
+WEEKDAY_MONDAY: Weekday.ValueType  # 1
+"""Monday."""
+WEEKDAY_TUESDAY: Weekday.ValueType  # 2
+"""Tuesday."""
+WEEKDAY_WEDNESDAY: Weekday.ValueType  # 3
+"""Wednesday."""
+WEEKDAY_THURSDAY: Weekday.ValueType  # 4
+"""Thursday."""
+WEEKDAY_FRIDAY: Weekday.ValueType  # 5
+"""Friday."""
+WEEKDAY_SATURDAY: Weekday.ValueType  # 6
+"""Saturday."""
+WEEKDAY_SUNDAY: Weekday.ValueType  # 7
+"""Sunday."""
+Global___Weekday: _TypeAlias = Weekday  # noqa: Y015
+
 class _Action:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -179,29 +223,43 @@ class _GateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Gate.ValueType],
     GATE_CHANNEL: _Gate.ValueType  # 1
     """Choice of the channel by the user's addresses."""
     GATE_SUPPRESSION: _Gate.ValueType  # 2
-    """Has the user, or the address, asked for silence?"""
+    """Has the user, or the address, asked for silence, by a suppression or a preference?"""
     GATE_QUIET_HOURS: _Gate.ValueType  # 3
     """Is it night where the user is?"""
     GATE_FREQUENCY: _Gate.ValueType  # 4
     """Did the user get enough today?"""
     GATE_CHANNEL_QUOTA: _Gate.ValueType  # 5
     """Has the channel quota left today?"""
+    GATE_SCHEDULE: _Gate.ValueType  # 6
+    """Has the moment come that the intent asks for?"""
+    GATE_RELEASE: _Gate.ValueType  # 7
+    """Is the scene switched on for this user?"""
+    GATE_DIGEST: _Gate.ValueType  # 8
+    """Is the message gathered into a digest?"""
 
 class Gate(_Gate, metaclass=_GateEnumTypeWrapper):
-    """Names the rules of the policy, in the order in which they are asked."""
+    """Names the rules of the policy. They are asked in this order: schedule, release, channel, suppression, digest, quiet
+    hours, frequency, channel quota.
+    """
 
 GATE_UNSPECIFIED: Gate.ValueType  # 0
 """Not set."""
 GATE_CHANNEL: Gate.ValueType  # 1
 """Choice of the channel by the user's addresses."""
 GATE_SUPPRESSION: Gate.ValueType  # 2
-"""Has the user, or the address, asked for silence?"""
+"""Has the user, or the address, asked for silence, by a suppression or a preference?"""
 GATE_QUIET_HOURS: Gate.ValueType  # 3
 """Is it night where the user is?"""
 GATE_FREQUENCY: Gate.ValueType  # 4
 """Did the user get enough today?"""
 GATE_CHANNEL_QUOTA: Gate.ValueType  # 5
 """Has the channel quota left today?"""
+GATE_SCHEDULE: Gate.ValueType  # 6
+"""Has the moment come that the intent asks for?"""
+GATE_RELEASE: Gate.ValueType  # 7
+"""Is the scene switched on for this user?"""
+GATE_DIGEST: Gate.ValueType  # 8
+"""Is the message gathered into a digest?"""
 Global___Gate: _TypeAlias = Gate  # noqa: Y015
 
 class _GateOutcome:
@@ -265,6 +323,38 @@ class Address(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Address: _TypeAlias = Address  # noqa: Y015
+
+@_typing.final
+class LocalTime(_message.Message):
+    """Names a moment by the recipient's own clock: the next one, after the intent was submitted, at which it shows this
+    time. Which instant that is, the policy decides, who knows the zone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    WEEKDAY_FIELD_NUMBER: _builtins.int
+    DATE_FIELD_NUMBER: _builtins.int
+    time: _builtins.str
+    """Gives the time of day, `HH:MM`, for example `08:00`."""
+    weekday: Global___Weekday.ValueType
+    """Waits for this day of the week; not set takes any. Not together with `date`."""
+    date: _builtins.str
+    """Waits for this local date, `YYYY-MM-DD`; empty takes any."""
+    def __init__(
+        self,
+        *,
+        time: _builtins.str = ...,
+        weekday: Global___Weekday.ValueType = ...,
+        date: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["date", b"date", "time", b"time", "weekday", b"weekday"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocalTime: _TypeAlias = LocalTime  # noqa: Y015
 
 @_typing.final
 class GateTrace(_message.Message):
@@ -338,6 +428,7 @@ class Decision(_message.Message):
     TRACE_FIELD_NUMBER: _builtins.int
     POLICY_VERSION_FIELD_NUMBER: _builtins.int
     DECIDED_AT_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
     action: Global___Action.ValueType
     """Says what to do."""
     reason: _builtins.str
@@ -352,6 +443,8 @@ class Decision(_message.Message):
     """Gives the local date (YYYY-MM-DD) on whose cap the message counts; empty where no cap applies."""
     policy_version: _builtins.str
     """Gives the content hash of the policy that judged."""
+    held_by: Global___Gate.ValueType
+    """Names the gate that holds a deferred message; not set for other decisions."""
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
         """Gives the moment at which a deferred message is judged again."""
@@ -377,10 +470,11 @@ class Decision(_message.Message):
         trace: _abc.Iterable[Global___GateTrace] | None = ...,
         policy_version: _builtins.str = ...,
         decided_at: _timestamp_pb2.Timestamp | None = ...,
+        held_by: Global___Gate.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decided_at", b"decided_at", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "address", b"address", "cap_date", b"cap_date", "channel", b"channel", "decided_at", b"decided_at", "locale", b"locale", "policy_version", b"policy_version", "reason", b"reason", "trace", b"trace", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "address", b"address", "cap_date", b"cap_date", "channel", b"channel", "decided_at", b"decided_at", "held_by", b"held_by", "locale", b"locale", "policy_version", b"policy_version", "reason", b"reason", "trace", b"trace", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,7 +29,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gent_reach/v1/policy.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\xd0\x02\n\x0c\x45valuateItem\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0b\n\x03hop\x18\x02 \x01(\x05\x12\x14\n\x06tenant\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x04 \x01(\tB\x04\xe2\x41\x01\x02\x12(\n\x07\x61\x64\x64ress\x18\x05 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12\x13\n\x05scene\x18\x06 \x01(\tB\x04\xe2\x41\x01\x02\x12)\n\x08\x63hannels\x18\x07 \x03(\x0e\x32\x17.agent_reach.v1.Channel\x12.\n\nexpires_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tdeferrals\x18\t \x01(\x05\x12.\n\nplanned_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08template\x18\x0b \x01(\t\"V\n\x0f\x45valuateRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x31\n\x05items\x18\x02 \x03(\x0b\x32\x1c.agent_reach.v1.EvaluateItemB\x04\xe2\x41\x01\x02\"t\n\x10\x45valuateResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12+\n\tdecisions\x18\x03 \x03(\x0b\x32\x18.agent_reach.v1.Decision\"\xcd\x01\n\nSettleItem\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0b\n\x03hop\x18\x02 \x01(\x05\x12\x14\n\x06tenant\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x04 \x01(\tB\x04\xe2\x41\x01\x02\x12(\n\x07\x63hannel\x18\x05 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x10\n\x08\x63\x61p_date\x18\x06 \x01(\t\x12\x30\n\x0breservation\x18\x07 \x01(\x0e\x32\x1b.agent_reach.v1.Reservation\"R\n\rSettleRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12/\n\x05items\x18\x02 \x03(\x0b\x32\x1a.agent_reach.v1.SettleItemB\x04\xe2\x41\x01\x02\"E\n\x0eSettleResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"\x92\x01\n\x13\x43heckSuppressedItem\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x03 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12*\n\x08\x63\x61tegory\x18\x04 \x01(\x0e\x32\x18.agent_reach.v1.Category\"d\n\x16\x43heckSuppressedRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x38\n\x05items\x18\x02 \x03(\x0b\x32#.agent_reach.v1.CheckSuppressedItemB\x04\xe2\x41\x01\x02\"_\n\x17\x43heckSuppressedResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0f\n\x07reasons\x18\x03 \x03(\t*_\n\x0bReservation\x12\x1b\n\x17RESERVATION_UNSPECIFIED\x10\x00\x12\x19\n\x15RESERVATION_CONFIRMED\x10\x01\x12\x18\n\x14RESERVATION_RELEASED\x10\x02\x32\xb2\x02\n\rPolicyService\x12Z\n\x08\x45valuate\x12\x1f.agent_reach.v1.EvaluateRequest\x1a .agent_reach.v1.EvaluateResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x12T\n\x06Settle\x12\x1d.agent_reach.v1.SettleRequest\x1a\x1e.agent_reach.v1.SettleResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x12o\n\x0f\x43heckSuppressed\x12&.agent_reach.v1.CheckSuppressedRequest\x1a\'.agent_reach.v1.CheckSuppressedResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gent_reach/v1/policy.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\x86\x04\n\x0c\x45valuateItem\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0b\n\x03hop\x18\x02 \x01(\x05\x12\x14\n\x06tenant\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x04 \x01(\tB\x04\xe2\x41\x01\x02\x12(\n\x07\x61\x64\x64ress\x18\x05 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12\x13\n\x05scene\x18\x06 \x01(\tB\x04\xe2\x41\x01\x02\x12)\n\x08\x63hannels\x18\x07 \x03(\x0e\x32\x17.agent_reach.v1.Channel\x12.\n\nexpires_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tdeferrals\x18\t \x01(\x05\x12.\n\nplanned_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08template\x18\x0b \x01(\t\x12+\n\x07send_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rsend_at_local\x18\r \x01(\x0b\x32\x19.agent_reach.v1.LocalTime\x12\x30\n\x0csubmitted_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tscheduled\x18\x0f \x01(\x08\x12\x10\n\x08gathered\x18\x10 \x01(\x08\"V\n\x0f\x45valuateRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x31\n\x05items\x18\x02 \x03(\x0b\x32\x1c.agent_reach.v1.EvaluateItemB\x04\xe2\x41\x01\x02\"t\n\x10\x45valuateResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12+\n\tdecisions\x18\x03 \x03(\x0b\x32\x18.agent_reach.v1.Decision\"\xcd\x01\n\nSettleItem\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0b\n\x03hop\x18\x02 \x01(\x05\x12\x14\n\x06tenant\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07user_id\x18\x04 \x01(\tB\x04\xe2\x41\x01\x02\x12(\n\x07\x63hannel\x18\x05 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x10\n\x08\x63\x61p_date\x18\x06 \x01(\t\x12\x30\n\x0breservation\x18\x07 \x01(\x0e\x32\x1b.agent_reach.v1.Reservation\"R\n\rSettleRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12/\n\x05items\x18\x02 \x03(\x0b\x32\x1a.agent_reach.v1.SettleItemB\x04\xe2\x41\x01\x02\"E\n\x0eSettleResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"\xa1\x01\n\x13\x43heckSuppressedItem\x12\x14\n\x06tenant\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x03 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12*\n\x08\x63\x61tegory\x18\x04 \x01(\x0e\x32\x18.agent_reach.v1.Category\x12\r\n\x05scene\x18\x05 \x01(\t\"d\n\x16\x43heckSuppressedRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x38\n\x05items\x18\x02 \x03(\x0b\x32#.agent_reach.v1.CheckSuppressedItemB\x04\xe2\x41\x01\x02\"_\n\x17\x43heckSuppressedResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0f\n\x07reasons\x18\x03 \x03(\t*_\n\x0bReservation\x12\x1b\n\x17RESERVATION_UNSPECIFIED\x10\x00\x12\x19\n\x15RESERVATION_CONFIRMED\x10\x01\x12\x18\n\x14RESERVATION_RELEASED\x10\x02\x32\xb2\x02\n\rPolicyService\x12Z\n\x08\x45valuate\x12\x1f.agent_reach.v1.EvaluateRequest\x1a .agent_reach.v1.EvaluateResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x12T\n\x06Settle\x12\x1d.agent_reach.v1.SettleRequest\x1a\x1e.agent_reach.v1.SettleResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x12o\n\x0f\x43heckSuppressed\x12&.agent_reach.v1.CheckSuppressedRequest\x1a\'.agent_reach.v1.CheckSuppressedResponse\"\x07\xea\xea\x18\x03\n\x01\x03(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -64,26 +64,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_POLICYSERVICE'].methods_by_name['Settle']._serialized_options = b'\352\352\030\003\n\001\003'
   _globals['_POLICYSERVICE'].methods_by_name['CheckSuppressed']._loaded_options = None
   _globals['_POLICYSERVICE'].methods_by_name['CheckSuppressed']._serialized_options = b'\352\352\030\003\n\001\003'
-  _globals['_RESERVATION']._serialized_start=1453
-  _globals['_RESERVATION']._serialized_end=1548
+  _globals['_RESERVATION']._serialized_start=1650
+  _globals['_RESERVATION']._serialized_end=1745
   _globals['_EVALUATEITEM']._serialized_start=198
-  _globals['_EVALUATEITEM']._serialized_end=534
-  _globals['_EVALUATEREQUEST']._serialized_start=536
-  _globals['_EVALUATEREQUEST']._serialized_end=622
-  _globals['_EVALUATERESPONSE']._serialized_start=624
-  _globals['_EVALUATERESPONSE']._serialized_end=740
-  _globals['_SETTLEITEM']._serialized_start=743
-  _globals['_SETTLEITEM']._serialized_end=948
-  _globals['_SETTLEREQUEST']._serialized_start=950
-  _globals['_SETTLEREQUEST']._serialized_end=1032
-  _globals['_SETTLERESPONSE']._serialized_start=1034
-  _globals['_SETTLERESPONSE']._serialized_end=1103
-  _globals['_CHECKSUPPRESSEDITEM']._serialized_start=1106
-  _globals['_CHECKSUPPRESSEDITEM']._serialized_end=1252
-  _globals['_CHECKSUPPRESSEDREQUEST']._serialized_start=1254
-  _globals['_CHECKSUPPRESSEDREQUEST']._serialized_end=1354
-  _globals['_CHECKSUPPRESSEDRESPONSE']._serialized_start=1356
-  _globals['_CHECKSUPPRESSEDRESPONSE']._serialized_end=1451
-  _globals['_POLICYSERVICE']._serialized_start=1551
-  _globals['_POLICYSERVICE']._serialized_end=1857
+  _globals['_EVALUATEITEM']._serialized_end=716
+  _globals['_EVALUATEREQUEST']._serialized_start=718
+  _globals['_EVALUATEREQUEST']._serialized_end=804
+  _globals['_EVALUATERESPONSE']._serialized_start=806
+  _globals['_EVALUATERESPONSE']._serialized_end=922
+  _globals['_SETTLEITEM']._serialized_start=925
+  _globals['_SETTLEITEM']._serialized_end=1130
+  _globals['_SETTLEREQUEST']._serialized_start=1132
+  _globals['_SETTLEREQUEST']._serialized_end=1214
+  _globals['_SETTLERESPONSE']._serialized_start=1216
+  _globals['_SETTLERESPONSE']._serialized_end=1285
+  _globals['_CHECKSUPPRESSEDITEM']._serialized_start=1288
+  _globals['_CHECKSUPPRESSEDITEM']._serialized_end=1449
+  _globals['_CHECKSUPPRESSEDREQUEST']._serialized_start=1451
+  _globals['_CHECKSUPPRESSEDREQUEST']._serialized_end=1551
+  _globals['_CHECKSUPPRESSEDRESPONSE']._serialized_start=1553
+  _globals['_CHECKSUPPRESSEDRESPONSE']._serialized_end=1648
+  _globals['_POLICYSERVICE']._serialized_start=1748
+  _globals['_POLICYSERVICE']._serialized_end=2054
 # @@protoc_insertion_point(module_scope)

@@ -63,6 +63,11 @@ class EvaluateItem(_message.Message):
     DEFERRALS_FIELD_NUMBER: _builtins.int
     PLANNED_AT_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
+    SEND_AT_FIELD_NUMBER: _builtins.int
+    SEND_AT_LOCAL_FIELD_NUMBER: _builtins.int
+    SUBMITTED_AT_FIELD_NUMBER: _builtins.int
+    SCHEDULED_FIELD_NUMBER: _builtins.int
+    GATHERED_FIELD_NUMBER: _builtins.int
     intent_id: _builtins.str
     """Names the intent."""
     hop: _builtins.int
@@ -77,6 +82,10 @@ class EvaluateItem(_message.Message):
     """Counts the deferrals so far."""
     template: _builtins.str
     """Names the template: only channels that it serves are chosen. The scene's own one when not set."""
+    scheduled: _builtins.bool
+    """Says that the schedule gate has held it already; its moment is now."""
+    gathered: _builtins.bool
+    """Says that it is a digest, or was judged as part of one: it is not gathered again."""
     @_builtins.property
     def address(self) -> _message_pb2.Address:
         """Gives the bare address of a recipient without a profile."""
@@ -93,6 +102,18 @@ class EvaluateItem(_message.Message):
     def planned_at(self) -> _timestamp_pb2.Timestamp:
         """Gives the moment at which a deferred message was planned to be judged again."""
 
+    @_builtins.property
+    def send_at(self) -> _timestamp_pb2.Timestamp:
+        """Gives the earliest moment at which it may leave."""
+
+    @_builtins.property
+    def send_at_local(self) -> _message_pb2.LocalTime:
+        """Gives that moment by the recipient's own clock."""
+
+    @_builtins.property
+    def submitted_at(self) -> _timestamp_pb2.Timestamp:
+        """Gives the moment at which the intent was submitted, from which `send_at_local` counts."""
+
     def __init__(
         self,
         *,
@@ -107,10 +128,15 @@ class EvaluateItem(_message.Message):
         deferrals: _builtins.int = ...,
         planned_at: _timestamp_pb2.Timestamp | None = ...,
         template: _builtins.str = ...,
+        send_at: _timestamp_pb2.Timestamp | None = ...,
+        send_at_local: _message_pb2.LocalTime | None = ...,
+        submitted_at: _timestamp_pb2.Timestamp | None = ...,
+        scheduled: _builtins.bool = ...,
+        gathered: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "expires_at", b"expires_at", "planned_at", b"planned_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "expires_at", b"expires_at", "planned_at", b"planned_at", "send_at", b"send_at", "send_at_local", b"send_at_local", "submitted_at", b"submitted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "channels", b"channels", "deferrals", b"deferrals", "expires_at", b"expires_at", "hop", b"hop", "intent_id", b"intent_id", "planned_at", b"planned_at", "scene", b"scene", "template", b"template", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "channels", b"channels", "deferrals", b"deferrals", "expires_at", b"expires_at", "gathered", b"gathered", "hop", b"hop", "intent_id", b"intent_id", "planned_at", b"planned_at", "scene", b"scene", "scheduled", b"scheduled", "send_at", b"send_at", "send_at_local", b"send_at_local", "submitted_at", b"submitted_at", "template", b"template", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -290,12 +316,15 @@ class CheckSuppressedItem(_message.Message):
     USER_ID_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
+    SCENE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Names the tenant."""
     user_id: _builtins.str
     """Names the user."""
     category: _message_pb2.Category.ValueType
     """Names the scene's category."""
+    scene: _builtins.str
+    """Names the scene, which may need an opting in; empty is asked for none."""
     @_builtins.property
     def address(self) -> _message_pb2.Address:
         """Gives the channel and address it goes to."""
@@ -307,10 +336,11 @@ class CheckSuppressedItem(_message.Message):
         user_id: _builtins.str = ...,
         address: _message_pb2.Address | None = ...,
         category: _message_pb2.Category.ValueType = ...,
+        scene: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "category", b"category", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "category", b"category", "scene", b"scene", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -72,8 +72,8 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CheckSuppressed(self, request_iterator, context):
-        """Checks batches of claimed messages against the suppressions, straight from PostgreSQL: the last look before a
-        message leaves.
+        """Checks batches of claimed messages against the suppressions and preferences, straight from PostgreSQL: the last
+        look before a message leaves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,8 +40,8 @@ class PolicyServiceStub:
     Settle: _grpc.StreamStreamMultiCallable[_policy_pb2.SettleRequest, _policy_pb2.SettleResponse]
     """Confirms or gives back reservations; repeating a batch is harmless."""
     CheckSuppressed: _grpc.StreamStreamMultiCallable[_policy_pb2.CheckSuppressedRequest, _policy_pb2.CheckSuppressedResponse]
-    """Checks batches of claimed messages against the suppressions, straight from PostgreSQL: the last look before a
-    message leaves.
+    """Checks batches of claimed messages against the suppressions and preferences, straight from PostgreSQL: the last
+    look before a message leaves.
     """
 
 @_typing.type_check_only
@@ -56,8 +56,8 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
     Settle: _aio.StreamStreamMultiCallable[_policy_pb2.SettleRequest, _policy_pb2.SettleResponse]  # type: ignore[assignment]
     """Confirms or gives back reservations; repeating a batch is harmless."""
     CheckSuppressed: _aio.StreamStreamMultiCallable[_policy_pb2.CheckSuppressedRequest, _policy_pb2.CheckSuppressedResponse]  # type: ignore[assignment]
-    """Checks batches of claimed messages against the suppressions, straight from PostgreSQL: the last look before a
-    message leaves.
+    """Checks batches of claimed messages against the suppressions and preferences, straight from PostgreSQL: the last
+    look before a message leaves.
     """
 
 class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -87,8 +87,8 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_policy_pb2.CheckSuppressedRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_policy_pb2.CheckSuppressedResponse], _abc.AsyncIterator[_policy_pb2.CheckSuppressedResponse]]:
-        """Checks batches of claimed messages against the suppressions, straight from PostgreSQL: the last look before a
-        message leaves.
+        """Checks batches of claimed messages against the suppressions and preferences, straight from PostgreSQL: the last
+        look before a message leaves.
         """
 
 def add_PolicyServiceServicer_to_server(servicer: PolicyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

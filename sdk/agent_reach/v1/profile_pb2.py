@@ -28,7 +28,7 @@ from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior_
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gent_reach/v1/profile.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n\x07Profile\x12\x15\n\x07user_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12*\n\taddresses\x18\x02 \x03(\x0b\x32\x17.agent_reach.v1.Address\x12\x0e\n\x06locale\x18\x03 \x01(\t\x12\x11\n\ttime_zone\x18\x04 \x01(\t\"H\n\x15UpsertProfilesRequest\x12/\n\x08profiles\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.ProfileB\x04\xe2\x41\x01\x02\"C\n\x16UpsertProfilesResponse\x12)\n\x08profiles\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Profile\",\n\x12GetProfilesRequest\x12\x16\n\x08user_ids\x18\x01 \x03(\tB\x04\xe2\x41\x01\x02\"@\n\x13GetProfilesResponse\x12)\n\x08profiles\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Profile\"g\n\x08\x41\x63tivity\x12\x15\n\x07user_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\ttime_zone\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12+\n\x07seen_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"K\n\x15ReportActivityRequest\x12\x32\n\nactivities\x18\x01 \x03(\x0b\x32\x18.agent_reach.v1.ActivityB\x04\xe2\x41\x01\x02\"\x18\n\x16ReportActivityResponse2\xc8\x02\n\x0eProfileService\x12i\n\x0eUpsertProfiles\x12%.agent_reach.v1.UpsertProfilesRequest\x1a&.agent_reach.v1.UpsertProfilesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12`\n\x0bGetProfiles\x12\".agent_reach.v1.GetProfilesRequest\x1a#.agent_reach.v1.GetProfilesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12i\n\x0eReportActivity\x12%.agent_reach.v1.ReportActivityRequest\x1a&.agent_reach.v1.ReportActivityResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gent_reach/v1/profile.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n\x07Profile\x12\x15\n\x07user_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12*\n\taddresses\x18\x02 \x03(\x0b\x32\x17.agent_reach.v1.Address\x12\x0e\n\x06locale\x18\x03 \x01(\t\x12\x11\n\ttime_zone\x18\x04 \x01(\t\"H\n\x15UpsertProfilesRequest\x12/\n\x08profiles\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.ProfileB\x04\xe2\x41\x01\x02\"C\n\x16UpsertProfilesResponse\x12)\n\x08profiles\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Profile\",\n\x12GetProfilesRequest\x12\x16\n\x08user_ids\x18\x01 \x03(\tB\x04\xe2\x41\x01\x02\"@\n\x13GetProfilesResponse\x12)\n\x08profiles\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Profile\"<\n\x13ListProfilesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x14ListProfilesResponse\x12)\n\x08profiles\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Profile\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"g\n\x08\x41\x63tivity\x12\x15\n\x07user_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x17\n\ttime_zone\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12+\n\x07seen_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"K\n\x15ReportActivityRequest\x12\x32\n\nactivities\x18\x01 \x03(\x0b\x32\x18.agent_reach.v1.ActivityB\x04\xe2\x41\x01\x02\"\x18\n\x16ReportActivityResponse2\xad\x03\n\x0eProfileService\x12i\n\x0eUpsertProfiles\x12%.agent_reach.v1.UpsertProfilesRequest\x1a&.agent_reach.v1.UpsertProfilesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12`\n\x0bGetProfiles\x12\".agent_reach.v1.GetProfilesRequest\x1a#.agent_reach.v1.GetProfilesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12\x63\n\x0cListProfiles\x12#.agent_reach.v1.ListProfilesRequest\x1a$.agent_reach.v1.ListProfilesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12i\n\x0eReportActivity\x12%.agent_reach.v1.ReportActivityRequest\x1a&.agent_reach.v1.ReportActivityResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,6 +51,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROFILESERVICE'].methods_by_name['UpsertProfiles']._serialized_options = b'\352\352\030\004\n\002\001\002'
   _globals['_PROFILESERVICE'].methods_by_name['GetProfiles']._loaded_options = None
   _globals['_PROFILESERVICE'].methods_by_name['GetProfiles']._serialized_options = b'\352\352\030\004\n\002\001\002'
+  _globals['_PROFILESERVICE'].methods_by_name['ListProfiles']._loaded_options = None
+  _globals['_PROFILESERVICE'].methods_by_name['ListProfiles']._serialized_options = b'\352\352\030\004\n\002\001\002'
   _globals['_PROFILESERVICE'].methods_by_name['ReportActivity']._loaded_options = None
   _globals['_PROFILESERVICE'].methods_by_name['ReportActivity']._serialized_options = b'\352\352\030\004\n\002\001\002'
   _globals['_PROFILE']._serialized_start=173
@@ -63,12 +65,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETPROFILESREQUEST']._serialized_end=473
   _globals['_GETPROFILESRESPONSE']._serialized_start=475
   _globals['_GETPROFILESRESPONSE']._serialized_end=539
-  _globals['_ACTIVITY']._serialized_start=541
-  _globals['_ACTIVITY']._serialized_end=644
-  _globals['_REPORTACTIVITYREQUEST']._serialized_start=646
-  _globals['_REPORTACTIVITYREQUEST']._serialized_end=721
-  _globals['_REPORTACTIVITYRESPONSE']._serialized_start=723
-  _globals['_REPORTACTIVITYRESPONSE']._serialized_end=747
-  _globals['_PROFILESERVICE']._serialized_start=750
-  _globals['_PROFILESERVICE']._serialized_end=1078
+  _globals['_LISTPROFILESREQUEST']._serialized_start=541
+  _globals['_LISTPROFILESREQUEST']._serialized_end=601
+  _globals['_LISTPROFILESRESPONSE']._serialized_start=603
+  _globals['_LISTPROFILESRESPONSE']._serialized_end=693
+  _globals['_ACTIVITY']._serialized_start=695
+  _globals['_ACTIVITY']._serialized_end=798
+  _globals['_REPORTACTIVITYREQUEST']._serialized_start=800
+  _globals['_REPORTACTIVITYREQUEST']._serialized_end=875
+  _globals['_REPORTACTIVITYRESPONSE']._serialized_start=877
+  _globals['_REPORTACTIVITYRESPONSE']._serialized_end=901
+  _globals['_PROFILESERVICE']._serialized_start=904
+  _globals['_PROFILESERVICE']._serialized_end=1333
 # @@protoc_insertion_point(module_scope)

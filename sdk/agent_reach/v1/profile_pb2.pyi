@@ -153,6 +153,60 @@ class GetProfilesResponse(_message.Message):
 Global___GetProfilesResponse: _TypeAlias = GetProfilesResponse  # noqa: Y015
 
 @_typing.final
+class ListProfilesRequest(_message.Message):
+    """Selects a page of profiles."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Limits the page, 1 to 1,000; 50 when not set."""
+    page_token: _builtins.str
+    """Continues after an earlier page."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProfilesRequest: _TypeAlias = ListProfilesRequest  # noqa: Y015
+
+@_typing.final
+class ListProfilesResponse(_message.Message):
+    """Returns a page of profiles, by user."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROFILES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Asks for the next page; empty at the end."""
+    @_builtins.property
+    def profiles(self) -> _containers.RepeatedCompositeFieldContainer[Global___Profile]:
+        """Holds the profiles."""
+
+    def __init__(
+        self,
+        *,
+        profiles: _abc.Iterable[Global___Profile] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "profiles", b"profiles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProfilesResponse: _TypeAlias = ListProfilesResponse  # noqa: Y015
+
+@_typing.final
 class Activity(_message.Message):
     """Tells where and when a user was seen."""
 

@@ -45,6 +45,11 @@ class ProfileServiceStub:
                 request_serializer=agent__reach_dot_v1_dot_profile__pb2.GetProfilesRequest.SerializeToString,
                 response_deserializer=agent__reach_dot_v1_dot_profile__pb2.GetProfilesResponse.FromString,
                 _registered_method=True)
+        self.ListProfiles = channel.unary_unary(
+                '/agent_reach.v1.ProfileService/ListProfiles',
+                request_serializer=agent__reach_dot_v1_dot_profile__pb2.ListProfilesRequest.SerializeToString,
+                response_deserializer=agent__reach_dot_v1_dot_profile__pb2.ListProfilesResponse.FromString,
+                _registered_method=True)
         self.ReportActivity = channel.unary_unary(
                 '/agent_reach.v1.ProfileService/ReportActivity',
                 request_serializer=agent__reach_dot_v1_dot_profile__pb2.ReportActivityRequest.SerializeToString,
@@ -70,6 +75,13 @@ class ProfileServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListProfiles(self, request, context):
+        """Lists profiles by user, page by page: what an export reads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportActivity(self, request, context):
         """Notes that users were seen in a time zone; the policy trusts it for 30 days where the profile names none.
         """
@@ -89,6 +101,11 @@ def add_ProfileServiceServicer_to_server(servicer, server):
                     servicer.GetProfiles,
                     request_deserializer=agent__reach_dot_v1_dot_profile__pb2.GetProfilesRequest.FromString,
                     response_serializer=agent__reach_dot_v1_dot_profile__pb2.GetProfilesResponse.SerializeToString,
+            ),
+            'ListProfiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProfiles,
+                    request_deserializer=agent__reach_dot_v1_dot_profile__pb2.ListProfilesRequest.FromString,
+                    response_serializer=agent__reach_dot_v1_dot_profile__pb2.ListProfilesResponse.SerializeToString,
             ),
             'ReportActivity': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportActivity,
@@ -151,6 +168,33 @@ class ProfileService:
             '/agent_reach.v1.ProfileService/GetProfiles',
             agent__reach_dot_v1_dot_profile__pb2.GetProfilesRequest.SerializeToString,
             agent__reach_dot_v1_dot_profile__pb2.GetProfilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProfiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agent_reach.v1.ProfileService/ListProfiles',
+            agent__reach_dot_v1_dot_profile__pb2.ListProfilesRequest.SerializeToString,
+            agent__reach_dot_v1_dot_profile__pb2.ListProfilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

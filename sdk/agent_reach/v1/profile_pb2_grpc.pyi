@@ -37,6 +37,8 @@ class ProfileServiceStub:
     """Creates or replaces profiles; all or none. Saving a profile never lifts a suppression."""
     GetProfiles: _grpc.UnaryUnaryMultiCallable[_profile_pb2.GetProfilesRequest, _profile_pb2.GetProfilesResponse]
     """Returns the profiles that exist among the named users."""
+    ListProfiles: _grpc.UnaryUnaryMultiCallable[_profile_pb2.ListProfilesRequest, _profile_pb2.ListProfilesResponse]
+    """Lists profiles by user, page by page: what an export reads."""
     ReportActivity: _grpc.UnaryUnaryMultiCallable[_profile_pb2.ReportActivityRequest, _profile_pb2.ReportActivityResponse]
     """Notes that users were seen in a time zone; the policy trusts it for 30 days where the profile names none."""
 
@@ -49,6 +51,8 @@ class ProfileServiceAsyncStub(ProfileServiceStub):
     """Creates or replaces profiles; all or none. Saving a profile never lifts a suppression."""
     GetProfiles: _aio.UnaryUnaryMultiCallable[_profile_pb2.GetProfilesRequest, _profile_pb2.GetProfilesResponse]  # type: ignore[assignment]
     """Returns the profiles that exist among the named users."""
+    ListProfiles: _aio.UnaryUnaryMultiCallable[_profile_pb2.ListProfilesRequest, _profile_pb2.ListProfilesResponse]  # type: ignore[assignment]
+    """Lists profiles by user, page by page: what an export reads."""
     ReportActivity: _aio.UnaryUnaryMultiCallable[_profile_pb2.ReportActivityRequest, _profile_pb2.ReportActivityResponse]  # type: ignore[assignment]
     """Notes that users were seen in a time zone; the policy trusts it for 30 days where the profile names none."""
 
@@ -70,6 +74,14 @@ class ProfileServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_profile_pb2.GetProfilesResponse, _abc.Awaitable[_profile_pb2.GetProfilesResponse]]:
         """Returns the profiles that exist among the named users."""
+
+    @_abc_1.abstractmethod
+    def ListProfiles(
+        self,
+        request: _profile_pb2.ListProfilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_profile_pb2.ListProfilesResponse, _abc.Awaitable[_profile_pb2.ListProfilesResponse]]:
+        """Lists profiles by user, page by page: what an export reads."""
 
     @_abc_1.abstractmethod
     def ReportActivity(

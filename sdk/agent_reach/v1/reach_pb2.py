@@ -31,7 +31,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61gent_reach/v1/reach.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1c\x61gent_reach/v1/outcome.proto\x1a\x1d\x61gent_reach/v1/timeline.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\x99\x02\n\nIntentSpec\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12\x13\n\x05scene\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08template\x18\x04 \x01(\t\x12\x16\n\x0evariables_json\x18\x05 \x01(\t\x12\x12\n\nintent_key\x18\x06 \x01(\t\x12\x15\n\x08priority\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12.\n\nexpires_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x08\x63hannels\x18\t \x03(\x0e\x32\x17.agent_reach.v1.ChannelB\x0b\n\t_priority\"A\n\rSubmitRequest\x12\x30\n\x06intent\x18\x01 \x01(\x0b\x32\x1a.agent_reach.v1.IntentSpecB\x04\xe2\x41\x01\x02\"6\n\x0eSubmitResponse\x12\x11\n\tintent_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"Z\n\x13SubmitStreamRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x31\n\x07intents\x18\x02 \x03(\x0b\x32\x1a.agent_reach.v1.IntentSpecB\x04\xe2\x41\x01\x02\"W\n\x14SubmitStreamResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12-\n\x07results\x18\x02 \x03(\x0b\x32\x1c.agent_reach.v1.SubmitResult\"q\n\x0cSubmitResult\x12\x32\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1e.agent_reach.v1.SubmitResponseH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result\"\xaf\x02\n\x06Intent\x12\x11\n\tintent_id\x18\x01 \x01(\t\x12(\n\x04spec\x18\x02 \x01(\x0b\x32\x1a.agent_reach.v1.IntentSpec\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12*\n\x08\x63\x61tegory\x18\x04 \x01(\x0e\x32\x18.agent_reach.v1.Category\x12$\n\x05state\x18\x05 \x01(\x0e\x32\x15.agent_reach.v1.State\x12\x14\n\x0cstate_reason\x18\x06 \x01(\t\x12,\n\x08state_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ncreated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btraceparent\x18\t \x01(\t\"+\n\x10GetIntentRequest\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\";\n\x11GetIntentResponse\x12&\n\x06intent\x18\x01 \x01(\x0b\x32\x16.agent_reach.v1.Intent\"\xf6\x01\n\x12ListIntentsRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\r\n\x05scene\x18\x03 \x01(\t\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.agent_reach.v1.State\x12\x30\n\x0c\x63reated_from\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reated_before\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\"W\n\x13ListIntentsResponse\x12\'\n\x07intents\x18\x01 \x03(\x0b\x32\x16.agent_reach.v1.Intent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\".\n\x13\x43\x61ncelIntentRequest\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\">\n\x14\x43\x61ncelIntentResponse\x12&\n\x06intent\x18\x01 \x01(\x0b\x32\x16.agent_reach.v1.Intent\"/\n\x14\x45xplainIntentRequest\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\"\x95\x01\n\x15\x45xplainIntentResponse\x12&\n\x06intent\x18\x01 \x01(\x0b\x32\x16.agent_reach.v1.Intent\x12#\n\x05tasks\x18\x02 \x03(\x0b\x32\x14.agent_reach.v1.Task\x12/\n\x08timeline\x18\x03 \x03(\x0b\x32\x1d.agent_reach.v1.TimelineEntry\"L\n\x14WatchOutcomesRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x12\n\nintent_ids\x18\x02 \x03(\t\x12\x10\n\x08\x66rom_now\x18\x03 \x01(\x08\"R\n\x15WatchOutcomesResponse\x12)\n\x08outcomes\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Outcome\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t2\xbf\x05\n\x0cReachService\x12Q\n\x06Submit\x12\x1d.agent_reach.v1.SubmitRequest\x1a\x1e.agent_reach.v1.SubmitResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12g\n\x0cSubmitStream\x12#.agent_reach.v1.SubmitStreamRequest\x1a$.agent_reach.v1.SubmitStreamResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02(\x01\x30\x01\x12Z\n\tGetIntent\x12 .agent_reach.v1.GetIntentRequest\x1a!.agent_reach.v1.GetIntentResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12`\n\x0bListIntents\x12\".agent_reach.v1.ListIntentsRequest\x1a#.agent_reach.v1.ListIntentsResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12\x63\n\x0c\x43\x61ncelIntent\x12#.agent_reach.v1.CancelIntentRequest\x1a$.agent_reach.v1.CancelIntentResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12\x66\n\rExplainIntent\x12$.agent_reach.v1.ExplainIntentRequest\x1a%.agent_reach.v1.ExplainIntentResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12h\n\rWatchOutcomes\x12$.agent_reach.v1.WatchOutcomesRequest\x1a%.agent_reach.v1.WatchOutcomesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61gent_reach/v1/reach.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1c\x61gent_reach/v1/outcome.proto\x1a\x1d\x61gent_reach/v1/timeline.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\xf8\x02\n\nIntentSpec\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12\x13\n\x05scene\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12\x10\n\x08template\x18\x04 \x01(\t\x12\x16\n\x0evariables_json\x18\x05 \x01(\t\x12\x12\n\nintent_key\x18\x06 \x01(\t\x12\x15\n\x08priority\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12.\n\nexpires_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x08\x63hannels\x18\t \x03(\x0e\x32\x17.agent_reach.v1.Channel\x12+\n\x07send_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rsend_at_local\x18\x0b \x01(\x0b\x32\x19.agent_reach.v1.LocalTimeB\x0b\n\t_priority\"A\n\rSubmitRequest\x12\x30\n\x06intent\x18\x01 \x01(\x0b\x32\x1a.agent_reach.v1.IntentSpecB\x04\xe2\x41\x01\x02\"6\n\x0eSubmitResponse\x12\x11\n\tintent_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"Z\n\x13SubmitStreamRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x31\n\x07intents\x18\x02 \x03(\x0b\x32\x1a.agent_reach.v1.IntentSpecB\x04\xe2\x41\x01\x02\"W\n\x14SubmitStreamResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12-\n\x07results\x18\x02 \x03(\x0b\x32\x1c.agent_reach.v1.SubmitResult\"q\n\x0cSubmitResult\x12\x32\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x1e.agent_reach.v1.SubmitResponseH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result\"\xaf\x02\n\x06Intent\x12\x11\n\tintent_id\x18\x01 \x01(\t\x12(\n\x04spec\x18\x02 \x01(\x0b\x32\x1a.agent_reach.v1.IntentSpec\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12*\n\x08\x63\x61tegory\x18\x04 \x01(\x0e\x32\x18.agent_reach.v1.Category\x12$\n\x05state\x18\x05 \x01(\x0e\x32\x15.agent_reach.v1.State\x12\x14\n\x0cstate_reason\x18\x06 \x01(\t\x12,\n\x08state_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ncreated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btraceparent\x18\t \x01(\t\"+\n\x10GetIntentRequest\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\";\n\x11GetIntentResponse\x12&\n\x06intent\x18\x01 \x01(\x0b\x32\x16.agent_reach.v1.Intent\"\xf6\x01\n\x12ListIntentsRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\r\n\x05scene\x18\x03 \x01(\t\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.agent_reach.v1.State\x12\x30\n\x0c\x63reated_from\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reated_before\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\"W\n\x13ListIntentsResponse\x12\'\n\x07intents\x18\x01 \x03(\x0b\x32\x16.agent_reach.v1.Intent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\".\n\x13\x43\x61ncelIntentRequest\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\">\n\x14\x43\x61ncelIntentResponse\x12&\n\x06intent\x18\x01 \x01(\x0b\x32\x16.agent_reach.v1.Intent\"/\n\x14\x45xplainIntentRequest\x12\x17\n\tintent_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\"\x95\x01\n\x15\x45xplainIntentResponse\x12&\n\x06intent\x18\x01 \x01(\x0b\x32\x16.agent_reach.v1.Intent\x12#\n\x05tasks\x18\x02 \x03(\x0b\x32\x14.agent_reach.v1.Task\x12/\n\x08timeline\x18\x03 \x03(\x0b\x32\x1d.agent_reach.v1.TimelineEntry\"L\n\x14WatchOutcomesRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x12\n\nintent_ids\x18\x02 \x03(\t\x12\x10\n\x08\x66rom_now\x18\x03 \x01(\x08\"R\n\x15WatchOutcomesResponse\x12)\n\x08outcomes\x18\x01 \x03(\x0b\x32\x17.agent_reach.v1.Outcome\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t2\xbf\x05\n\x0cReachService\x12Q\n\x06Submit\x12\x1d.agent_reach.v1.SubmitRequest\x1a\x1e.agent_reach.v1.SubmitResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12g\n\x0cSubmitStream\x12#.agent_reach.v1.SubmitStreamRequest\x1a$.agent_reach.v1.SubmitStreamResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02(\x01\x30\x01\x12Z\n\tGetIntent\x12 .agent_reach.v1.GetIntentRequest\x1a!.agent_reach.v1.GetIntentResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12`\n\x0bListIntents\x12\".agent_reach.v1.ListIntentsRequest\x1a#.agent_reach.v1.ListIntentsResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12\x63\n\x0c\x43\x61ncelIntent\x12#.agent_reach.v1.CancelIntentRequest\x1a$.agent_reach.v1.CancelIntentResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12\x66\n\rExplainIntent\x12$.agent_reach.v1.ExplainIntentRequest\x1a%.agent_reach.v1.ExplainIntentResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12h\n\rWatchOutcomes\x12$.agent_reach.v1.WatchOutcomesRequest\x1a%.agent_reach.v1.WatchOutcomesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -65,39 +65,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REACHSERVICE'].methods_by_name['WatchOutcomes']._loaded_options = None
   _globals['_REACHSERVICE'].methods_by_name['WatchOutcomes']._serialized_options = b'\352\352\030\004\n\002\001\002'
   _globals['_INTENTSPEC']._serialized_start=258
-  _globals['_INTENTSPEC']._serialized_end=539
-  _globals['_SUBMITREQUEST']._serialized_start=541
-  _globals['_SUBMITREQUEST']._serialized_end=606
-  _globals['_SUBMITRESPONSE']._serialized_start=608
-  _globals['_SUBMITRESPONSE']._serialized_end=662
-  _globals['_SUBMITSTREAMREQUEST']._serialized_start=664
-  _globals['_SUBMITSTREAMREQUEST']._serialized_end=754
-  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=756
-  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=843
-  _globals['_SUBMITRESULT']._serialized_start=845
-  _globals['_SUBMITRESULT']._serialized_end=958
-  _globals['_INTENT']._serialized_start=961
-  _globals['_INTENT']._serialized_end=1264
-  _globals['_GETINTENTREQUEST']._serialized_start=1266
-  _globals['_GETINTENTREQUEST']._serialized_end=1309
-  _globals['_GETINTENTRESPONSE']._serialized_start=1311
-  _globals['_GETINTENTRESPONSE']._serialized_end=1370
-  _globals['_LISTINTENTSREQUEST']._serialized_start=1373
-  _globals['_LISTINTENTSREQUEST']._serialized_end=1619
-  _globals['_LISTINTENTSRESPONSE']._serialized_start=1621
-  _globals['_LISTINTENTSRESPONSE']._serialized_end=1708
-  _globals['_CANCELINTENTREQUEST']._serialized_start=1710
-  _globals['_CANCELINTENTREQUEST']._serialized_end=1756
-  _globals['_CANCELINTENTRESPONSE']._serialized_start=1758
-  _globals['_CANCELINTENTRESPONSE']._serialized_end=1820
-  _globals['_EXPLAININTENTREQUEST']._serialized_start=1822
-  _globals['_EXPLAININTENTREQUEST']._serialized_end=1869
-  _globals['_EXPLAININTENTRESPONSE']._serialized_start=1872
-  _globals['_EXPLAININTENTRESPONSE']._serialized_end=2021
-  _globals['_WATCHOUTCOMESREQUEST']._serialized_start=2023
-  _globals['_WATCHOUTCOMESREQUEST']._serialized_end=2099
-  _globals['_WATCHOUTCOMESRESPONSE']._serialized_start=2101
-  _globals['_WATCHOUTCOMESRESPONSE']._serialized_end=2183
-  _globals['_REACHSERVICE']._serialized_start=2186
-  _globals['_REACHSERVICE']._serialized_end=2889
+  _globals['_INTENTSPEC']._serialized_end=634
+  _globals['_SUBMITREQUEST']._serialized_start=636
+  _globals['_SUBMITREQUEST']._serialized_end=701
+  _globals['_SUBMITRESPONSE']._serialized_start=703
+  _globals['_SUBMITRESPONSE']._serialized_end=757
+  _globals['_SUBMITSTREAMREQUEST']._serialized_start=759
+  _globals['_SUBMITSTREAMREQUEST']._serialized_end=849
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=851
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=938
+  _globals['_SUBMITRESULT']._serialized_start=940
+  _globals['_SUBMITRESULT']._serialized_end=1053
+  _globals['_INTENT']._serialized_start=1056
+  _globals['_INTENT']._serialized_end=1359
+  _globals['_GETINTENTREQUEST']._serialized_start=1361
+  _globals['_GETINTENTREQUEST']._serialized_end=1404
+  _globals['_GETINTENTRESPONSE']._serialized_start=1406
+  _globals['_GETINTENTRESPONSE']._serialized_end=1465
+  _globals['_LISTINTENTSREQUEST']._serialized_start=1468
+  _globals['_LISTINTENTSREQUEST']._serialized_end=1714
+  _globals['_LISTINTENTSRESPONSE']._serialized_start=1716
+  _globals['_LISTINTENTSRESPONSE']._serialized_end=1803
+  _globals['_CANCELINTENTREQUEST']._serialized_start=1805
+  _globals['_CANCELINTENTREQUEST']._serialized_end=1851
+  _globals['_CANCELINTENTRESPONSE']._serialized_start=1853
+  _globals['_CANCELINTENTRESPONSE']._serialized_end=1915
+  _globals['_EXPLAININTENTREQUEST']._serialized_start=1917
+  _globals['_EXPLAININTENTREQUEST']._serialized_end=1964
+  _globals['_EXPLAININTENTRESPONSE']._serialized_start=1967
+  _globals['_EXPLAININTENTRESPONSE']._serialized_end=2116
+  _globals['_WATCHOUTCOMESREQUEST']._serialized_start=2118
+  _globals['_WATCHOUTCOMESREQUEST']._serialized_end=2194
+  _globals['_WATCHOUTCOMESRESPONSE']._serialized_start=2196
+  _globals['_WATCHOUTCOMESRESPONSE']._serialized_end=2278
+  _globals['_REACHSERVICE']._serialized_start=2281
+  _globals['_REACHSERVICE']._serialized_end=2984
 # @@protoc_insertion_point(module_scope)

@@ -38,6 +38,8 @@ class IntentSpec(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     CHANNELS_FIELD_NUMBER: _builtins.int
+    SEND_AT_FIELD_NUMBER: _builtins.int
+    SEND_AT_LOCAL_FIELD_NUMBER: _builtins.int
     user_id: _builtins.str
     """Names the user, as the tenant knows them. At most 256 characters. Either this or `address`."""
     scene: _builtins.str
@@ -64,6 +66,16 @@ class IntentSpec(_message.Message):
     def channels(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Channel.ValueType]:
         """Wishes for channels, best first. The scene's own order goes before."""
 
+    @_builtins.property
+    def send_at(self) -> _timestamp_pb2.Timestamp:
+        """Gives the earliest moment at which it may leave, at most 366 days ahead; every gate is judged then. Either this or
+        `send_at_local`, or none.
+        """
+
+    @_builtins.property
+    def send_at_local(self) -> _message_pb2.LocalTime:
+        """Gives that moment by the recipient's own clock: 08:00 of the next morning, Monday 09:00."""
+
     def __init__(
         self,
         *,
@@ -76,10 +88,12 @@ class IntentSpec(_message.Message):
         priority: _builtins.int | None = ...,
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         channels: _abc.Iterable[_message_pb2.Channel.ValueType] | None = ...,
+        send_at: _timestamp_pb2.Timestamp | None = ...,
+        send_at_local: _message_pb2.LocalTime | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "address", b"address", "expires_at", b"expires_at", "priority", b"priority"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "address", b"address", "expires_at", b"expires_at", "priority", b"priority", "send_at", b"send_at", "send_at_local", b"send_at_local"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "address", b"address", "channels", b"channels", "expires_at", b"expires_at", "intent_key", b"intent_key", "priority", b"priority", "scene", b"scene", "template", b"template", "user_id", b"user_id", "variables_json", b"variables_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "address", b"address", "channels", b"channels", "expires_at", b"expires_at", "intent_key", b"intent_key", "priority", b"priority", "scene", b"scene", "send_at", b"send_at", "send_at_local", b"send_at_local", "template", b"template", "user_id", b"user_id", "variables_json", b"variables_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
     _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015

@@ -28,7 +28,7 @@ from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior_
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n agent_reach/v1/suppression.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\x02\n\x0bSuppression\x12\x1c\n\x0esuppression_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x03 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12(\n\x07\x63hannel\x18\x04 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12*\n\x08\x63\x61tegory\x18\x05 \x01(\x0e\x32\x18.agent_reach.v1.Category\x12\x37\n\x06source\x18\x06 \x01(\x0e\x32!.agent_reach.v1.SuppressionSourceB\x04\xe2\x41\x01\x02\x12\x0c\n\x04note\x18\x07 \x01(\t\x12\x18\n\ncreated_by\x18\x08 \x01(\tB\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\"Z\n\x0fSuppressRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x37\n\x0csuppressions\x18\x02 \x03(\x0b\x32\x1b.agent_reach.v1.SuppressionB\x04\xe2\x41\x01\x02\"X\n\x10SuppressResponse\x12\x31\n\x0csuppressions\x18\x01 \x03(\x0b\x32\x1b.agent_reach.v1.Suppression\x12\x11\n\tin_flight\x18\x02 \x01(\x05\"8\n\x17LiftSuppressionsRequest\x12\x1d\n\x0fsuppression_ids\x18\x01 \x03(\tB\x04\xe2\x41\x01\x02\"*\n\x18LiftSuppressionsResponse\x12\x0e\n\x06lifted\x18\x01 \x01(\x05\"{\n\x17ListSuppressionsRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"f\n\x18ListSuppressionsResponse\x12\x31\n\x0csuppressions\x18\x01 \x03(\x0b\x32\x1b.agent_reach.v1.Suppression\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xdc\x01\n\x11SuppressionSource\x12\"\n\x1eSUPPRESSION_SOURCE_UNSPECIFIED\x10\x00\x12\"\n\x1eSUPPRESSION_SOURCE_UNSUBSCRIBE\x10\x01\x12 \n\x1cSUPPRESSION_SOURCE_COMPLAINT\x10\x02\x12\x1d\n\x19SUPPRESSION_SOURCE_BOUNCE\x10\x03\x12\x1f\n\x1bSUPPRESSION_SOURCE_OPERATOR\x10\x04\x12\x1d\n\x19SUPPRESSION_SOURCE_IMPORT\x10\x05\x32\xcf\x02\n\x12SuppressionService\x12X\n\x08Suppress\x12\x1f.agent_reach.v1.SuppressRequest\x1a .agent_reach.v1.SuppressResponse\"\t\xea\xea\x18\x05\n\x03\x01\x02\x03\x12n\n\x10LiftSuppressions\x12\'.agent_reach.v1.LiftSuppressionsRequest\x1a(.agent_reach.v1.LiftSuppressionsResponse\"\x07\xea\xea\x18\x03\n\x01\x02\x12o\n\x10ListSuppressions\x12\'.agent_reach.v1.ListSuppressionsRequest\x1a(.agent_reach.v1.ListSuppressionsResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n agent_reach/v1/suppression.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x03\n\x0bSuppression\x12\x1c\n\x0esuppression_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x03 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12(\n\x07\x63hannel\x18\x04 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12*\n\x08\x63\x61tegory\x18\x05 \x01(\x0e\x32\x18.agent_reach.v1.Category\x12\x37\n\x06source\x18\x06 \x01(\x0e\x32!.agent_reach.v1.SuppressionSourceB\x04\xe2\x41\x01\x02\x12\x0c\n\x04note\x18\x07 \x01(\t\x12\x18\n\ncreated_by\x18\x08 \x01(\tB\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12\x17\n\tlifted_by\x18\n \x01(\tB\x04\xe2\x41\x01\x03\x12\x33\n\tlifted_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\"Z\n\x0fSuppressRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x37\n\x0csuppressions\x18\x02 \x03(\x0b\x32\x1b.agent_reach.v1.SuppressionB\x04\xe2\x41\x01\x02\"X\n\x10SuppressResponse\x12\x31\n\x0csuppressions\x18\x01 \x03(\x0b\x32\x1b.agent_reach.v1.Suppression\x12\x11\n\tin_flight\x18\x02 \x01(\x05\"8\n\x17LiftSuppressionsRequest\x12\x1d\n\x0fsuppression_ids\x18\x01 \x03(\tB\x04\xe2\x41\x01\x02\"*\n\x18LiftSuppressionsResponse\x12\x0e\n\x06lifted\x18\x01 \x01(\x05\"\xa3\x01\n\x10SuppressionQuery\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12(\n\x07\x63hannel\x18\x03 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12*\n\x08\x63\x61tegory\x18\x04 \x01(\x0e\x32\x18.agent_reach.v1.Category\"S\n\x18\x43heckSuppressionsRequest\x12\x37\n\x07queries\x18\x01 \x03(\x0b\x32 .agent_reach.v1.SuppressionQueryB\x04\xe2\x41\x01\x02\"U\n\x11SuppressionAnswer\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x30\n\x0bsuppression\x18\x02 \x01(\x0b\x32\x1b.agent_reach.v1.Suppression\"O\n\x19\x43heckSuppressionsResponse\x12\x32\n\x07\x61nswers\x18\x01 \x03(\x0b\x32!.agent_reach.v1.SuppressionAnswer\"\xc6\x01\n\x17ListSuppressionsRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12(\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0b\x32\x17.agent_reach.v1.Address\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x31\n\x06source\x18\x05 \x01(\x0e\x32!.agent_reach.v1.SuppressionSource\x12\x16\n\x0einclude_lifted\x18\x06 \x01(\x08\"f\n\x18ListSuppressionsResponse\x12\x31\n\x0csuppressions\x18\x01 \x03(\x0b\x32\x1b.agent_reach.v1.Suppression\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xdc\x01\n\x11SuppressionSource\x12\"\n\x1eSUPPRESSION_SOURCE_UNSPECIFIED\x10\x00\x12\"\n\x1eSUPPRESSION_SOURCE_UNSUBSCRIBE\x10\x01\x12 \n\x1cSUPPRESSION_SOURCE_COMPLAINT\x10\x02\x12\x1d\n\x19SUPPRESSION_SOURCE_BOUNCE\x10\x03\x12\x1f\n\x1bSUPPRESSION_SOURCE_OPERATOR\x10\x04\x12\x1d\n\x19SUPPRESSION_SOURCE_IMPORT\x10\x05\x32\xc3\x03\n\x12SuppressionService\x12X\n\x08Suppress\x12\x1f.agent_reach.v1.SuppressRequest\x1a .agent_reach.v1.SuppressResponse\"\t\xea\xea\x18\x05\n\x03\x01\x02\x03\x12n\n\x10LiftSuppressions\x12\'.agent_reach.v1.LiftSuppressionsRequest\x1a(.agent_reach.v1.LiftSuppressionsResponse\"\x07\xea\xea\x18\x03\n\x01\x02\x12r\n\x11\x43heckSuppressions\x12(.agent_reach.v1.CheckSuppressionsRequest\x1a).agent_reach.v1.CheckSuppressionsResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12o\n\x10ListSuppressions\x12\'.agent_reach.v1.ListSuppressionsRequest\x1a(.agent_reach.v1.ListSuppressionsResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,32 +43,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUPPRESSION'].fields_by_name['created_by']._serialized_options = b'\342A\001\003'
   _globals['_SUPPRESSION'].fields_by_name['created_at']._loaded_options = None
   _globals['_SUPPRESSION'].fields_by_name['created_at']._serialized_options = b'\342A\001\003'
+  _globals['_SUPPRESSION'].fields_by_name['lifted_by']._loaded_options = None
+  _globals['_SUPPRESSION'].fields_by_name['lifted_by']._serialized_options = b'\342A\001\003'
+  _globals['_SUPPRESSION'].fields_by_name['lifted_at']._loaded_options = None
+  _globals['_SUPPRESSION'].fields_by_name['lifted_at']._serialized_options = b'\342A\001\003'
   _globals['_SUPPRESSREQUEST'].fields_by_name['suppressions']._loaded_options = None
   _globals['_SUPPRESSREQUEST'].fields_by_name['suppressions']._serialized_options = b'\342A\001\002'
   _globals['_LIFTSUPPRESSIONSREQUEST'].fields_by_name['suppression_ids']._loaded_options = None
   _globals['_LIFTSUPPRESSIONSREQUEST'].fields_by_name['suppression_ids']._serialized_options = b'\342A\001\002'
+  _globals['_CHECKSUPPRESSIONSREQUEST'].fields_by_name['queries']._loaded_options = None
+  _globals['_CHECKSUPPRESSIONSREQUEST'].fields_by_name['queries']._serialized_options = b'\342A\001\002'
   _globals['_SUPPRESSIONSERVICE'].methods_by_name['Suppress']._loaded_options = None
   _globals['_SUPPRESSIONSERVICE'].methods_by_name['Suppress']._serialized_options = b'\352\352\030\005\n\003\001\002\003'
   _globals['_SUPPRESSIONSERVICE'].methods_by_name['LiftSuppressions']._loaded_options = None
   _globals['_SUPPRESSIONSERVICE'].methods_by_name['LiftSuppressions']._serialized_options = b'\352\352\030\003\n\001\002'
+  _globals['_SUPPRESSIONSERVICE'].methods_by_name['CheckSuppressions']._loaded_options = None
+  _globals['_SUPPRESSIONSERVICE'].methods_by_name['CheckSuppressions']._serialized_options = b'\352\352\030\004\n\002\001\002'
   _globals['_SUPPRESSIONSERVICE'].methods_by_name['ListSuppressions']._loaded_options = None
   _globals['_SUPPRESSIONSERVICE'].methods_by_name['ListSuppressions']._serialized_options = b'\352\352\030\004\n\002\001\002'
-  _globals['_SUPPRESSIONSOURCE']._serialized_start=1033
-  _globals['_SUPPRESSIONSOURCE']._serialized_end=1253
+  _globals['_SUPPRESSIONSOURCE']._serialized_start=1606
+  _globals['_SUPPRESSIONSOURCE']._serialized_end=1826
   _globals['_SUPPRESSION']._serialized_start=178
-  _globals['_SUPPRESSION']._serialized_end=517
-  _globals['_SUPPRESSREQUEST']._serialized_start=519
-  _globals['_SUPPRESSREQUEST']._serialized_end=609
-  _globals['_SUPPRESSRESPONSE']._serialized_start=611
-  _globals['_SUPPRESSRESPONSE']._serialized_end=699
-  _globals['_LIFTSUPPRESSIONSREQUEST']._serialized_start=701
-  _globals['_LIFTSUPPRESSIONSREQUEST']._serialized_end=757
-  _globals['_LIFTSUPPRESSIONSRESPONSE']._serialized_start=759
-  _globals['_LIFTSUPPRESSIONSRESPONSE']._serialized_end=801
-  _globals['_LISTSUPPRESSIONSREQUEST']._serialized_start=803
-  _globals['_LISTSUPPRESSIONSREQUEST']._serialized_end=926
-  _globals['_LISTSUPPRESSIONSRESPONSE']._serialized_start=928
-  _globals['_LISTSUPPRESSIONSRESPONSE']._serialized_end=1030
-  _globals['_SUPPRESSIONSERVICE']._serialized_start=1256
-  _globals['_SUPPRESSIONSERVICE']._serialized_end=1591
+  _globals['_SUPPRESSION']._serialized_end=595
+  _globals['_SUPPRESSREQUEST']._serialized_start=597
+  _globals['_SUPPRESSREQUEST']._serialized_end=687
+  _globals['_SUPPRESSRESPONSE']._serialized_start=689
+  _globals['_SUPPRESSRESPONSE']._serialized_end=777
+  _globals['_LIFTSUPPRESSIONSREQUEST']._serialized_start=779
+  _globals['_LIFTSUPPRESSIONSREQUEST']._serialized_end=835
+  _globals['_LIFTSUPPRESSIONSRESPONSE']._serialized_start=837
+  _globals['_LIFTSUPPRESSIONSRESPONSE']._serialized_end=879
+  _globals['_SUPPRESSIONQUERY']._serialized_start=882
+  _globals['_SUPPRESSIONQUERY']._serialized_end=1045
+  _globals['_CHECKSUPPRESSIONSREQUEST']._serialized_start=1047
+  _globals['_CHECKSUPPRESSIONSREQUEST']._serialized_end=1130
+  _globals['_SUPPRESSIONANSWER']._serialized_start=1132
+  _globals['_SUPPRESSIONANSWER']._serialized_end=1217
+  _globals['_CHECKSUPPRESSIONSRESPONSE']._serialized_start=1219
+  _globals['_CHECKSUPPRESSIONSRESPONSE']._serialized_end=1298
+  _globals['_LISTSUPPRESSIONSREQUEST']._serialized_start=1301
+  _globals['_LISTSUPPRESSIONSREQUEST']._serialized_end=1499
+  _globals['_LISTSUPPRESSIONSRESPONSE']._serialized_start=1501
+  _globals['_LISTSUPPRESSIONSRESPONSE']._serialized_end=1603
+  _globals['_SUPPRESSIONSERVICE']._serialized_start=1829
+  _globals['_SUPPRESSIONSERVICE']._serialized_end=2280
 # @@protoc_insertion_point(module_scope)

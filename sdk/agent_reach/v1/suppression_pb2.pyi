@@ -72,6 +72,8 @@ class Suppression(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     CREATED_BY_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    LIFTED_BY_FIELD_NUMBER: _builtins.int
+    LIFTED_AT_FIELD_NUMBER: _builtins.int
     suppression_id: _builtins.str
     """Gives the suppression's id (UUID); set by the service."""
     user_id: _builtins.str
@@ -86,6 +88,8 @@ class Suppression(_message.Message):
     """Says why, in words. At most 512 characters."""
     created_by: _builtins.str
     """Names who stored it; set by the service."""
+    lifted_by: _builtins.str
+    """Names who lifted it; empty while it stands."""
     @_builtins.property
     def address(self) -> _message_pb2.Address:
         """Names the address, whoever has it."""
@@ -93,6 +97,10 @@ class Suppression(_message.Message):
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """Gives the moment at which it was stored; set by the service."""
+
+    @_builtins.property
+    def lifted_at(self) -> _timestamp_pb2.Timestamp:
+        """Gives the moment at which it was lifted."""
 
     def __init__(
         self,
@@ -106,10 +114,12 @@ class Suppression(_message.Message):
         note: _builtins.str = ...,
         created_by: _builtins.str = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        lifted_by: _builtins.str = ...,
+        lifted_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "created_at", b"created_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "created_at", b"created_at", "lifted_at", b"lifted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "category", b"category", "channel", b"channel", "created_at", b"created_at", "created_by", b"created_by", "note", b"note", "source", b"source", "suppression_id", b"suppression_id", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "category", b"category", "channel", b"channel", "created_at", b"created_at", "created_by", b"created_by", "lifted_at", b"lifted_at", "lifted_by", b"lifted_by", "note", b"note", "source", b"source", "suppression_id", b"suppression_id", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,6 +228,118 @@ class LiftSuppressionsResponse(_message.Message):
 Global___LiftSuppressionsResponse: _TypeAlias = LiftSuppressionsResponse  # noqa: Y015
 
 @_typing.final
+class SuppressionQuery(_message.Message):
+    """Names one message that somebody thinks of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    user_id: _builtins.str
+    """Names the user. At least this or `address`."""
+    channel: _message_pb2.Channel.ValueType
+    """Names the channel; not set asks whether it is withheld on any."""
+    category: _message_pb2.Category.ValueType
+    """Names the category; not set means notification."""
+    @_builtins.property
+    def address(self) -> _message_pb2.Address:
+        """Gives the address. Not set looks at those of the user's profile."""
+
+    def __init__(
+        self,
+        *,
+        user_id: _builtins.str = ...,
+        address: _message_pb2.Address | None = ...,
+        channel: _message_pb2.Channel.ValueType = ...,
+        category: _message_pb2.Category.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "category", b"category", "channel", b"channel", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuppressionQuery: _TypeAlias = SuppressionQuery  # noqa: Y015
+
+@_typing.final
+class CheckSuppressionsRequest(_message.Message):
+    """Asks about messages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___SuppressionQuery]:
+        """Holds 1 to 1,000 questions."""
+
+    def __init__(
+        self,
+        *,
+        queries: _abc.Iterable[Global___SuppressionQuery] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queries", b"queries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckSuppressionsRequest: _TypeAlias = CheckSuppressionsRequest  # noqa: Y015
+
+@_typing.final
+class SuppressionAnswer(_message.Message):
+    """Answers one question."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    SUPPRESSION_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Gives the stable reason for which the message would be withheld; empty lets it pass."""
+    @_builtins.property
+    def suppression(self) -> Global___Suppression:
+        """Holds the suppression that withholds it; not set where it is a preference."""
+
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        suppression: Global___Suppression | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["suppression", b"suppression"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "suppression", b"suppression"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuppressionAnswer: _TypeAlias = SuppressionAnswer  # noqa: Y015
+
+@_typing.final
+class CheckSuppressionsResponse(_message.Message):
+    """Answers questions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SuppressionAnswer]:
+        """Holds the answers, in the order of the questions."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___SuppressionAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckSuppressionsResponse: _TypeAlias = CheckSuppressionsResponse  # noqa: Y015
+
+@_typing.final
 class ListSuppressionsRequest(_message.Message):
     """Selects suppressions; every filter that is set must hold."""
 
@@ -227,12 +349,18 @@ class ListSuppressionsRequest(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    INCLUDE_LIFTED_FIELD_NUMBER: _builtins.int
     user_id: _builtins.str
     """Keeps those of this user."""
     page_size: _builtins.int
-    """Limits the page, 1 to 500; 50 when not set."""
+    """Limits the page, 1 to 1,000; 50 when not set."""
     page_token: _builtins.str
     """Continues after an earlier page."""
+    source: Global___SuppressionSource.ValueType
+    """Keeps those from this source."""
+    include_lifted: _builtins.bool
+    """Lists the lifted ones too, which the audit keeps."""
     @_builtins.property
     def address(self) -> _message_pb2.Address:
         """Keeps those of this address."""
@@ -244,10 +372,12 @@ class ListSuppressionsRequest(_message.Message):
         address: _message_pb2.Address | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        source: Global___SuppressionSource.ValueType = ...,
+        include_lifted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "page_size", b"page_size", "page_token", b"page_token", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "include_lifted", b"include_lifted", "page_size", b"page_size", "page_token", b"page_token", "source", b"source", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,11 @@ class SuppressionServiceStub:
                 request_serializer=agent__reach_dot_v1_dot_suppression__pb2.LiftSuppressionsRequest.SerializeToString,
                 response_deserializer=agent__reach_dot_v1_dot_suppression__pb2.LiftSuppressionsResponse.FromString,
                 _registered_method=True)
+        self.CheckSuppressions = channel.unary_unary(
+                '/agent_reach.v1.SuppressionService/CheckSuppressions',
+                request_serializer=agent__reach_dot_v1_dot_suppression__pb2.CheckSuppressionsRequest.SerializeToString,
+                response_deserializer=agent__reach_dot_v1_dot_suppression__pb2.CheckSuppressionsResponse.FromString,
+                _registered_method=True)
         self.ListSuppressions = channel.unary_unary(
                 '/agent_reach.v1.SuppressionService/ListSuppressions',
                 request_serializer=agent__reach_dot_v1_dot_suppression__pb2.ListSuppressionsRequest.SerializeToString,
@@ -71,6 +76,13 @@ class SuppressionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckSuppressions(self, request, context):
+        """Says, for each message somebody thinks of, whether a suppression or a preference would withhold it. Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListSuppressions(self, request, context):
         """Lists suppressions, newest first.
         """
@@ -90,6 +102,11 @@ def add_SuppressionServiceServicer_to_server(servicer, server):
                     servicer.LiftSuppressions,
                     request_deserializer=agent__reach_dot_v1_dot_suppression__pb2.LiftSuppressionsRequest.FromString,
                     response_serializer=agent__reach_dot_v1_dot_suppression__pb2.LiftSuppressionsResponse.SerializeToString,
+            ),
+            'CheckSuppressions': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckSuppressions,
+                    request_deserializer=agent__reach_dot_v1_dot_suppression__pb2.CheckSuppressionsRequest.FromString,
+                    response_serializer=agent__reach_dot_v1_dot_suppression__pb2.CheckSuppressionsResponse.SerializeToString,
             ),
             'ListSuppressions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListSuppressions,
@@ -152,6 +169,33 @@ class SuppressionService:
             '/agent_reach.v1.SuppressionService/LiftSuppressions',
             agent__reach_dot_v1_dot_suppression__pb2.LiftSuppressionsRequest.SerializeToString,
             agent__reach_dot_v1_dot_suppression__pb2.LiftSuppressionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckSuppressions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agent_reach.v1.SuppressionService/CheckSuppressions',
+            agent__reach_dot_v1_dot_suppression__pb2.CheckSuppressionsRequest.SerializeToString,
+            agent__reach_dot_v1_dot_suppression__pb2.CheckSuppressionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

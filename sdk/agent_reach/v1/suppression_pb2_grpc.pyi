@@ -39,6 +39,8 @@ class SuppressionServiceStub:
     """
     LiftSuppressions: _grpc.UnaryUnaryMultiCallable[_suppression_pb2.LiftSuppressionsRequest, _suppression_pb2.LiftSuppressionsResponse]
     """Lifts suppressions; the audit keeps who did it."""
+    CheckSuppressions: _grpc.UnaryUnaryMultiCallable[_suppression_pb2.CheckSuppressionsRequest, _suppression_pb2.CheckSuppressionsResponse]
+    """Says, for each message somebody thinks of, whether a suppression or a preference would withhold it. Changes nothing."""
     ListSuppressions: _grpc.UnaryUnaryMultiCallable[_suppression_pb2.ListSuppressionsRequest, _suppression_pb2.ListSuppressionsResponse]
     """Lists suppressions, newest first."""
 
@@ -53,6 +55,8 @@ class SuppressionServiceAsyncStub(SuppressionServiceStub):
     """
     LiftSuppressions: _aio.UnaryUnaryMultiCallable[_suppression_pb2.LiftSuppressionsRequest, _suppression_pb2.LiftSuppressionsResponse]  # type: ignore[assignment]
     """Lifts suppressions; the audit keeps who did it."""
+    CheckSuppressions: _aio.UnaryUnaryMultiCallable[_suppression_pb2.CheckSuppressionsRequest, _suppression_pb2.CheckSuppressionsResponse]  # type: ignore[assignment]
+    """Says, for each message somebody thinks of, whether a suppression or a preference would withhold it. Changes nothing."""
     ListSuppressions: _aio.UnaryUnaryMultiCallable[_suppression_pb2.ListSuppressionsRequest, _suppression_pb2.ListSuppressionsResponse]  # type: ignore[assignment]
     """Lists suppressions, newest first."""
 
@@ -76,6 +80,14 @@ class SuppressionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_suppression_pb2.LiftSuppressionsResponse, _abc.Awaitable[_suppression_pb2.LiftSuppressionsResponse]]:
         """Lifts suppressions; the audit keeps who did it."""
+
+    @_abc_1.abstractmethod
+    def CheckSuppressions(
+        self,
+        request: _suppression_pb2.CheckSuppressionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_suppression_pb2.CheckSuppressionsResponse, _abc.Awaitable[_suppression_pb2.CheckSuppressionsResponse]]:
+        """Says, for each message somebody thinks of, whether a suppression or a preference would withhold it. Changes nothing."""
 
     @_abc_1.abstractmethod
     def ListSuppressions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import prometheus_client
@@ -12,6 +13,7 @@ import pytest
 from services.catalog.catalog import Catalog
 from services.catalog.errors import CatalogError
 from services.catalog.holder import CatalogHolder
+from services.chassis.clock import ManualClock
 
 TEXT = "version: 1\npolicies: {default: {user_daily_cap: 3}}\nchannels: {email: {}}\n"
 
@@ -49,19 +51,47 @@ def test_an_invalid_file_changes_nothing_and_says_why(folder: Path) -> None:
     assert holder.last_error is not None
     assert holder.last_error.problems[0].line == 2
     assert metrics.get_sample_value("reach_catalog_reloads_total", {"result": "refused"}) == 1
+    assert metrics.get_sample_value("reach_catalog_valid") == 0
+    assert "policies.yaml:2: " in holder.describe()
     write(folder, 5)
     assert holder.reload()
     assert holder.last_error is None
+    assert metrics.get_sample_value("reach_catalog_valid") == 1
+    assert "refused" not in holder.describe()
 
 
-def test_listeners_hear_of_a_change_and_not_of_the_same_again(folder: Path) -> None:
+def test_a_file_that_nobody_foresaw_changes_nothing_either(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     holder = CatalogHolder(folder)
-    heard: list[Catalog] = []
-    holder.subscribe(heard.append)
+    before = holder.current
+
+    def fail(_folder: Path) -> Catalog:
+        raise RecursionError
+
+    monkeypatch.setattr("services.catalog.holder.load_catalog", fail)
+    assert not holder.reload()
+    assert holder.current is before
+    assert "cannot be checked: RecursionError" in holder.describe()
+
+
+def test_what_is_in_force_has_its_time(folder: Path) -> None:
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    holder = CatalogHolder(folder, clock=clock)
+    clock.advance(3_600)
     holder.reload()
+    assert holder.loaded_at == datetime(2026, 3, 1, tzinfo=UTC)
     write(folder, 4)
     holder.reload()
-    assert [cap(catalog) for catalog in heard] == [4]
+    assert holder.loaded_at == datetime(2026, 3, 1, 1, tzinfo=UTC)
+
+
+def test_listeners_hear_of_a_change_and_of_a_refusal_and_not_of_the_same_again(folder: Path) -> None:
+    holder = CatalogHolder(folder)
+    heard: list[int | None] = []
+    holder.subscribe(lambda: heard.append(None if holder.last_error else cap(holder.current)))
+    for number in (3, 4, 4, -1, -1, 4):
+        write(folder, number)
+        holder.reload()
+    assert heard == [4, None, 4]
 
 
 def test_without_a_valid_file_there_is_no_start(folder: Path) -> None:
@@ -70,13 +100,13 @@ def test_without_a_valid_file_there_is_no_start(folder: Path) -> None:
         CatalogHolder(folder)
 
 
-async def changed(holder: CatalogHolder, change: Callable[[], None]) -> Catalog:
+async def changed(holder: CatalogHolder, change: Callable[[], object]) -> Catalog:
     """Makes a change and returns the catalog that comes into force by it."""
     arrived: asyncio.Queue[Catalog] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def arrive(catalog: Catalog) -> None:
-        loop.call_soon_threadsafe(arrived.put_nowait, catalog)
+    def arrive() -> None:
+        loop.call_soon_threadsafe(arrived.put_nowait, holder.current)
 
     holder.subscribe(arrive)
     change()
@@ -110,6 +140,24 @@ async def test_a_mount_that_is_swapped_as_a_whole_comes_into_force(tmp_path: Pat
     async with asyncio.TaskGroup() as group:
         group.create_task(holder.watch(stopping))
         assert cap(await changed(holder, swap)) == 2
+        stopping.set()
+
+
+async def test_a_template_behind_a_linked_folder_comes_into_force(tmp_path: Path) -> None:
+    text = tmp_path / "elsewhere" / "greeting" / "sms.text.j2"
+    text.parent.mkdir(parents=True)
+    text.with_name("template.yaml").write_text("required: []\n")
+    text.write_text("Hello")
+    folder = tmp_path / "config"
+    folder.mkdir()
+    write(folder, 3)
+    (folder / "templates").symlink_to(text.parent.parent)
+    holder = CatalogHolder(folder)
+    stopping = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(holder.watch(stopping))
+        catalog = await changed(holder, lambda: text.write_text("Hallo"))
+        assert catalog.templates["greeting"].parts["sms", "text"] == "Hallo"
         stopping.set()
 
 

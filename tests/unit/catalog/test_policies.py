@@ -47,8 +47,8 @@ def faults(folder: Path, text: str) -> list[tuple[int | None, str]]:
 
 def test_the_configuration_of_the_issue_loads_as_it_stands(tmp_path: Path) -> None:
     policies = load(tmp_path, ISSUE)
-    policy = policies.policies["default"]
-    assert policy.quiet_hours == QuietWindow(time(22, 30), time(8, 0))
+    policy = policies.scene("order_shipped").policy
+    assert policy.quiet_hours == (QuietWindow(time(22, 30), time(8, 0)),)
     assert policy.quiet_exempt_scenes == {"verify_code", "alert"}
     assert policy.user_daily_cap == 3
     assert policy.user_channel_daily_cap == {Channel.SMS: 2, Channel.EMAIL: 5}
@@ -110,20 +110,23 @@ def test_a_named_policy_inherits_what_it_leaves_out(tmp_path: Path) -> None:
     assert rules.policy.user_daily_cap == 1
     assert rules.policy.user_channel_daily_cap == {Channel.SMS: 1, Channel.EMAIL: 5}
     assert (rules.policy.retry.max_attempts, rules.policy.retry.cap_seconds) == (8, 300)
-    assert rules.policy.quiet_hours == QuietWindow(time(22, 30), time(8, 0))
+    assert rules.policy.quiet_hours == (QuietWindow(time(22, 30), time(8, 0)),)
     assert rules.channels == (Channel.EMAIL,)
     assert rules.unknown_send is UnknownSend.AGAIN
 
 
 def test_a_named_policy_may_switch_off_what_the_default_has(tmp_path: Path) -> None:
     text = ISSUE.replace("channels:\n  sms", "  loud: {quiet_hours: null, user_daily_cap: null}\nchannels:\n  sms")
-    policy = load(tmp_path, text).policies["loud"]
-    assert policy.quiet_hours is None
+    policy = load(tmp_path, text + "scenes:\n  x: {policy: loud}\n").scene("x").policy
+    assert policy.quiet_hours == ()
     assert policy.user_daily_cap is None
 
 
 def test_windows_of_derived_keys_are_settable_by_category_and_by_scene(tmp_path: Path) -> None:
-    text = ISSUE + "intent_key_window_seconds: {notification: 60}\nscenes:\n  x: {intent_key_window_seconds: 5}\n"
+    text = (
+        ISSUE
+        + "categories: {notification: {intent_key_window_seconds: 60}}\nscenes:\n  x: {intent_key_window_seconds: 5}\n"
+    )
     policies = load(tmp_path, text)
     assert policies.scene("notification").intent_key_window == timedelta(minutes=1)
     assert policies.scene("x").intent_key_window == timedelta(seconds=5)
@@ -137,7 +140,7 @@ def test_windows_of_derived_keys_are_settable_by_category_and_by_scene(tmp_path:
         ("user_daily_cap: 3", "user_dayly_cap: 3", 6, "is not a known setting"),
         ('["22:30", "08:00"]', '["22:30"]', 4, "quiet_hours"),
         ('["22:30", "08:00"]', '["22:30", "24:00"]', 4, "match pattern"),
-        ('["22:30", "08:00"]', "[22:30, 08:00]", 4, "valid string"),
+        ('["22:30", "08:00"]', "[2230, 800]", 4, "valid string"),
         ('["22:30", "08:00"]', '["08:00", "08:00"]', 4, "same time"),
         ("fallback: email", "fallback: sms", 11, "is the channel itself"),
         ("fallback: email", "fallback: chat", 11, "chat is not among the channels"),
@@ -170,7 +173,7 @@ def test_a_fault_in_a_scene_is_told_with_its_line(tmp_path: Path, scenes: str, l
 
 def test_a_default_time_zone_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "IANA" in faults(tmp_path, f"{ISSUE}default_time_zone: Asia/Nowhere\n")[0][1]
-    assert load(tmp_path, f"{ISSUE}default_time_zone: Asia/Tokyo\n").default_time_zone == "Asia/Tokyo"
+    assert load(tmp_path, f"{ISSUE}default_time_zone: Asia/Tokyo\n").time_zone() == "Asia/Tokyo"
 
 
 def test_several_faults_are_told_at_once(tmp_path: Path) -> None:

@@ -80,6 +80,46 @@ def test_a_fault_is_told_with_file_and_line(
     assert any(name == file and at == line and reason in text for name, at, text in found), found
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ('{"name": {{ name | tojson }},}', "renders no valid JSON"),
+        ('{"names": [{% for n in name %}{{ n | tojson }},{% endfor %}]}', "renders no valid JSON"),
+        ("{'name': {{ name | tojson }}}", "renders no valid JSON"),
+        ('{"name": NaN}', "NaN is none"),
+        ('{"title": {{ title }}}', "without the optional variables"),
+        ('{"name": {{ name }}, {% if title %}"title": {{ title }}{% endif %}}', "without the optional variables"),
+    ],
+)
+def test_a_webhook_that_could_never_be_json_is_found_when_it_is_loaded(
+    tmp_path: Path, source: str, reason: str
+) -> None:
+    [(file, _, words)] = faults(write(tmp_path, webhook__json__j2=source))
+    assert file == "webhook.json.j2"
+    assert reason in words
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '{"name": "{{ name }}", "count": {{ name }}}',
+        '{"name": {{ name | tojson }}{% if title %}, "title": {{ title.text.upper() | tojson }}{% endif %}}',
+        '{"list": [{% for n in name.items %}{"x": {{ n.x | round }}}{% if not loop.last %},{% endif %}{% endfor %}]}',
+        '{"map": { {% for k, v in name.items() %}"{{ k }}{{ loop.index }}": {{ v }}{{ "," if not loop.last }}{% endfor %} }}',
+        '{"name": "{{ name | upper }} {{ name[0] }} {{ name | join(", ") }}", "sum": {{ name + 1 }}}',
+        "{{ name | tojson }}",
+        '{"name": "{{ "a" + name }}"}',  # wants a text: nobody can tell
+    ],
+)
+def test_a_webhook_that_is_json_for_the_right_values_loads(tmp_path: Path, source: str) -> None:
+    assert load_template(write(tmp_path, webhook__json__j2=source)).channels == {Channel.WEBHOOK}
+
+
+def test_a_part_that_is_nested_without_an_end_is_told(tmp_path: Path) -> None:
+    [(_, _, reason)] = faults(write(tmp_path, sms__text__j2="{{ " + "(" * 5_000 + "name" + ")" * 5_000 + " }}"))
+    assert reason == "is nested too deep"
+
+
 def test_variables_that_a_template_sets_itself_need_no_declaration(tmp_path: Path) -> None:
     source = "{% set n = name | length %}{% for c in name %}{{ loop.index }}{{ c }}{% endfor %}{{ n }}{{ range(3) }}"
     assert load_template(write(tmp_path, sms__text__j2=source)).channels == {Channel.SMS}
@@ -114,6 +154,25 @@ def test_every_template_of_the_repository_renders_with_what_it_requires() -> Non
             assert text.strip()
             if part == "json":
                 json.loads(text)
+
+
+def test_a_scene_whose_template_is_not_there_or_cannot_serve_it_is_refused(tmp_path: Path) -> None:
+    head = "version: 1\npolicies: {default: {}}\nchannels: {email: {}, sms: {}}\nscenes:\n"
+    (tmp_path / "templates").mkdir()
+    write(tmp_path / "templates", sms__text__j2="{{ name }}")
+
+    def reasons(scenes: str) -> list[tuple[int | None, str]]:
+        (tmp_path / "policies.yaml").write_text(head + scenes)
+        with pytest.raises(CatalogError) as caught:
+            load_catalog(tmp_path)
+        return [(problem.line, problem.reason) for problem in caught.value.problems]
+
+    assert reasons("  x: {template: nowhere}") == [(5, "scenes.x.template: there is no template named nowhere")]
+    [(line, reason)] = reasons("  y: {}\n  x: {template: greeting, channels: [email]}")
+    assert line == 6
+    assert "serves none of them; it serves sms" in reason
+    (tmp_path / "policies.yaml").write_text(head + "  greeting: {channels: [email, sms]}\n  without_template: {}")
+    assert load_catalog(tmp_path).scene("greeting").template == "greeting"
 
 
 def test_faults_of_all_templates_are_told_at_once(tmp_path: Path) -> None:
