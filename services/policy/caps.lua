@@ -1,135 +1,267 @@
--- What one user got, and what is on its way to them: judged and changed in one step.
+-- What one user got, what is on its way to them, and the zone they were judged in: judged and changed in one step.
 --
--- KEYS[1]  sorted set of the user. Score: Redis time in ms at which the place was taken. Member:
---          `loaded`                            the set is complete; without it, it must be rebuilt (score 0)
---          `<id> <channel> <cap date> <p|c>`   one message; p: pending, c: confirmed. <id> is `intent:hop`.
+-- KEYS[1]  sorted set of the user. Member and score:
+--          `loaded`                   the set is complete, as far back as the score says (seconds); without it, or when
+--                                     more is asked for, it must be rebuilt
+--          `zone <name>`              the zone that was chosen; score: the judge's time in ms
+--          `cleared`                  the set was cleared; score: Redis time in ms. What was sent before stays away
+--          `<id> <channel> <cap date> <category> <p|c|r>`
+--                                     one message; p: pending, c: confirmed, r: given back while the set was not
+--                                     loaded, so that loading does not bring it back; score: Redis time in ms at
+--                                     which its place was taken. <id> is `intent:hop`. <category> is ? where nobody
+--                                     told it: such a message counts on the sliding windows of all categories.
 -- ARGV[1]  the command; the rest belongs to it:
---   reserve <id> <channel> <cap date> <user cap|-1> <channel cap|-1>
---       -> {0}                                 not loaded: load first, then reserve again
---       -> {1, user, channel}                  reserved; counts are those of the others on that date
---       -> {2, user, channel}                  it had this very place already; a pending one holds for 2 min more
---       -> {3, user, channel}                  refused; a pending place that it had is given back
---   confirm <id> <channel> <cap date>          -> 1
---   release <id>                               -> 1 when it had a place, 0 otherwise
---   load {<id> <channel> <cap date> <ms>} ...  adds confirmed messages that are not there, marks as loaded -> 1
+--   reserve <id> <channel> <cap date> <category> <reach> <zone> <now> <user cap|-1> <channel cap|-1>
+--           {<window ms> <cap>} ...
+--       -> {0}                          not loaded as far back as <reach> seconds: load first, then reserve again
+--       -> {1, user, channel, windows…} reserved; counts are those of the others, on that date and in each window
+--       -> {2, user, channel, windows…} it had this very place already; a pending one holds for 2 min more
+--       -> {3, user, channel, windows…} refused; a pending place that it had elsewhere is given back
+--       -> {4, zone}                    another zone was chosen within the last 2 h; nothing is reserved
+--   zone <zone> <now>                   -> {4, zone} or {5}: as above, and nothing is reserved in any case
+--       <zone> is kept from <now> (the judge's time in ms) on when none is kept; `-` keeps none, empty asks for none.
+--   confirm <id> <channel> <cap date>   -> 1
+--   release <id>                        -> 1 when it had a place, 0 otherwise
+--   load <reach> {<id> <channel> <cap date> <category> <ms>} ...
+--                                       adds confirmed messages that are not there, marks as loaded -> 1
+--   loaded <reach>                      -> 1 when it is loaded that far back, 0 otherwise
+--   show                                -> {id, channel, cap date, category, p|c, ms} of each message that counts
+--   clear                               forgets the messages -> how many counted
 
 local PENDING_MS = 120000
-local KEEP_SECONDS = 180000 -- 50 h: a local date lasts that long around the world
+local ZONE_MS = 7200000
+local LEAST_REACH = 180000 -- seconds, 50 h: a local date lasts that long around the world
 
 local key = KEYS[1]
 local command = ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local reach, cleared_at, zone, zone_at = 0, 0, nil, 0
+local messages = {}
 
-local function keep()
-  redis.call('EXPIRE', key, KEEP_SECONDS)
-end
-
--- Reads the living messages; what is too old, or pending for too long, is removed on the way.
+-- Reads the set; what is older than it reaches is removed on the way. A pending message that ran out does not count
+-- any more, but stays: when it leaves late all the same, its category is known.
 local function read()
-  local loaded = false
-  local messages = {}
   local dead = {}
   local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   for i = 1, #rows, 2 do
     local member, at = rows[i], tonumber(rows[i + 1])
     if member == 'loaded' then
-      loaded = true
+      reach = at
+    elseif member == 'cleared' then
+      cleared_at = at
+    elseif string.sub(member, 1, 5) == 'zone ' then
+      zone, zone_at = string.sub(member, 6), at
     else
-      local id, channel, date, state = string.match(member, '^(%S+) (%S+) (%S+) ([pc])$')
-      if at <= now - KEEP_SECONDS * 1000 or (state == 'p' and at <= now - PENDING_MS) then
-        dead[#dead + 1] = member
+      local id, channel, date, category, state = string.match(member, '^(%S+) (%S+) (%S+) (%S+) ([pcr])$')
+      if id then
+        local counts = state == 'c' or (state == 'p' and at > now - PENDING_MS)
+        messages[#messages + 1] = {
+          member = member, id = id, channel = channel, date = date, category = category, state = state, at = at,
+          counts = counts
+        }
       else
-        messages[#messages + 1] = {member = member, id = id, channel = channel, date = date, state = state, at = at}
+        dead[#dead + 1] = member
       end
     end
   end
-  if #dead > 0 then
-    redis.call('ZREM', key, unpack(dead))
+  local oldest = now - math.max(reach, LEAST_REACH) * 1000
+  for i = #messages, 1, -1 do
+    if messages[i].at <= oldest then
+      dead[#dead + 1] = messages[i].member
+      table.remove(messages, i)
+    end
   end
-  return loaded, messages
+  for i = 1, #dead, 1000 do
+    redis.call('ZREM', key, unpack(dead, i, math.min(i + 999, #dead)))
+  end
 end
 
-local function find(messages, id)
+local function keep()
+  redis.call('EXPIRE', key, math.max(reach, LEAST_REACH))
+end
+
+-- Returns the members of one message: mostly none or one.
+local function find(id)
+  local found = {}
   for _, message in ipairs(messages) do
     if message.id == id then
-      return message
+      found[#found + 1] = message
     end
+  end
+  return found
+end
+
+local function remove(found)
+  for _, message in ipairs(found) do
+    redis.call('ZREM', key, message.member)
+  end
+end
+
+local function put(id, channel, date, category, state, at)
+  redis.call('ZADD', key, at, id .. ' ' .. channel .. ' ' .. date .. ' ' .. category .. ' ' .. state)
+end
+
+-- Returns the zone that goes before the wanted one, or nil; keeps the wanted one where none is kept.
+local function other_zone(wanted, judged_at)
+  if wanted == '' then
+    return nil
+  end
+  local kept = zone and math.abs(judged_at - zone_at) < ZONE_MS
+  if kept then
+    return zone ~= wanted and zone or nil
+  end
+  if zone then
+    redis.call('ZREM', key, 'zone ' .. zone)
+  end
+  if wanted ~= '-' then
+    redis.call('ZADD', key, judged_at, 'zone ' .. wanted)
+    keep()
   end
   return nil
 end
 
-local function put(id, channel, date, state, at)
-  redis.call('ZADD', key, at, id .. ' ' .. channel .. ' ' .. date .. ' ' .. state)
-end
-
-local loaded, messages = read()
+read()
 
 if command == 'reserve' then
-  local id, channel, date = ARGV[2], ARGV[3], ARGV[4]
-  local user_cap, channel_cap = tonumber(ARGV[5]), tonumber(ARGV[6])
-  if not loaded then
+  local id, channel, date, category = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+  local user_cap, channel_cap = tonumber(ARGV[9]), tonumber(ARGV[10])
+  local other = other_zone(ARGV[7], tonumber(ARGV[8]))
+  if other then
+    return {4, other}
+  end
+  if reach < tonumber(ARGV[6]) then
     return {0}
   end
-  local user_count, channel_count = 0, 0
+  local answer = {0, 0, 0}
+  for _ = 11, #ARGV, 2 do
+    answer[#answer + 1] = 0
+  end
+  local place = nil
+  local elsewhere = {}
   for _, message in ipairs(messages) do
-    if message.id ~= id and message.date == date then
-      user_count = user_count + 1
-      if message.channel == channel then
-        channel_count = channel_count + 1
+    if message.id == id then
+      if message.counts and message.channel == channel and message.date == date then
+        place = message
+      elseif message.state ~= 'c' then
+        elsewhere[#elsewhere + 1] = message
+      end
+    elseif message.counts then
+      if message.date == date then
+        answer[2] = answer[2] + 1
+        if message.channel == channel then
+          answer[3] = answer[3] + 1
+        end
+      end
+      if message.category == category or message.category == '?' then
+        for i = 11, #ARGV, 2 do
+          if message.at > now - tonumber(ARGV[i]) then
+            answer[(i - 3) / 2] = answer[(i - 3) / 2] + 1
+          end
+        end
       end
     end
   end
-  local own = find(messages, id)
-  if own and own.channel == channel and own.date == date then
-    if own.state == 'p' then
-      redis.call('ZADD', key, now, own.member)
-    end
-    keep()
-    return {2, user_count, channel_count}
-  end
-  if own and own.state == 'p' then
-    redis.call('ZREM', key, own.member)
-  end
-  if (user_cap >= 0 and user_count >= user_cap) or (channel_cap >= 0 and channel_count >= channel_cap) then
-    return {3, user_count, channel_count}
-  end
-  put(id, channel, date, 'p', now)
   keep()
-  return {1, user_count, channel_count}
+  remove(elsewhere)
+  if place then
+    if place.state == 'p' then
+      redis.call('ZADD', key, now, place.member)
+    end
+    answer[1] = 2
+    return answer
+  end
+  local full = (user_cap >= 0 and answer[2] >= user_cap) or (channel_cap >= 0 and answer[3] >= channel_cap)
+  for i = 11, #ARGV, 2 do
+    full = full or answer[(i - 3) / 2] >= tonumber(ARGV[i + 1])
+  end
+  if full then
+    answer[1] = 3
+    return answer
+  end
+  put(id, channel, date, category, 'p', now)
+  answer[1] = 1
+  return answer
+end
+
+if command == 'zone' then
+  local other = other_zone(ARGV[2], tonumber(ARGV[3]))
+  return other and {4, other} or {5}
 end
 
 if command == 'confirm' then
-  local id, channel, date = ARGV[2], ARGV[3], ARGV[4]
-  local own = find(messages, id)
-  local at = now
-  if own then
-    redis.call('ZREM', key, own.member)
-    at = own.at
-  end
-  put(id, channel, date, 'c', at)
+  local own = find(ARGV[2])
+  local first = own[1]
+  remove(own)
+  put(ARGV[2], ARGV[3], ARGV[4], first and first.category or '?', 'c', first and first.at or now)
   keep()
   return 1
 end
 
 if command == 'release' then
-  local own = find(messages, ARGV[2])
-  if own then
-    redis.call('ZREM', key, own.member)
-    return 1
+  local own = find(ARGV[2])
+  local counted = 0
+  for _, message in ipairs(own) do
+    counted = message.counts and 1 or counted
   end
-  return 0
+  remove(own)
+  if reach == 0 then
+    put(ARGV[2], '-', '-', '?', 'r', now)
+    keep()
+  end
+  return counted
 end
 
 if command == 'load' then
-  for i = 2, #ARGV, 4 do
-    if not find(messages, ARGV[i]) then
-      put(ARGV[i], ARGV[i + 1], ARGV[i + 2], 'c', ARGV[i + 3])
+  for i = 3, #ARGV, 5 do
+    local id, channel, date, category, at = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
+    local own = find(id)
+    local known = at <= cleared_at
+    for _, message in ipairs(own) do
+      known = known or message.state == 'r' or (message.state == 'c' and message.category ~= '?')
+    end
+    if not known then
+      remove(own)
+      put(id, channel, date, category, 'c', at)
     end
   end
-  redis.call('ZADD', key, 0, 'loaded')
+  for _, message in ipairs(messages) do
+    if message.state == 'r' then
+      redis.call('ZREM', key, message.member)
+    end
+  end
+  reach = math.max(reach, tonumber(ARGV[2]))
+  redis.call('ZADD', key, reach, 'loaded')
   keep()
   return 1
+end
+
+if command == 'loaded' then
+  return reach >= tonumber(ARGV[2]) and 1 or 0
+end
+
+if command == 'show' then
+  local shown = {}
+  for _, message in ipairs(messages) do
+    if message.counts then
+      for _, value in ipairs({message.id, message.channel, message.date, message.category, message.state}) do
+        shown[#shown + 1] = value
+      end
+      shown[#shown + 1] = string.format('%d', message.at)
+    end
+  end
+  return shown
+end
+
+if command == 'clear' then
+  local cleared = 0
+  for _, message in ipairs(messages) do
+    cleared = cleared + (message.counts and 1 or 0)
+  end
+  remove(messages)
+  redis.call('ZADD', key, now, 'cleared')
+  keep()
+  return cleared
 end
 
 return redis.error_reply('unknown command ' .. command)

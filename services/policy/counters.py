@@ -1,52 +1,55 @@
-"""What users got and what channels spent, in Redis: exact under concurrency, rebuilt when Redis was emptied.
+"""What users got and what channels and tenants spent, in Redis: exact under concurrency, rebuilt when it was emptied.
 
 Keys, under ``reach:{deployment}:`` (literally the deployment's name; one script touches one key, so one slot):
 
-- ``caps:{<length>:<tenant>:<user>}``: what one user got, see `caps.lua`;
-- ``quota:{<channel>}``: what a channel spent on the running day, see `quota.lua`.
+- ``caps:{<length>:<tenant>:<user>}``: what one user got, and the zone they were judged in, see `caps.lua`;
+- ``quota:{<channel>}``, ``tenant:{<tenant>}``: what was spent on the running day, see `quota.lua`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from importlib import resources
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import redis.asyncio
-from redis import exceptions
 
 from agent_reach.v1 import error_reason_pb2
-from services.catalog.rules import Channel
+from services.catalog.rules import Category, Channel, WindowCap
 from services.chassis.clock import Clock
 from services.chassis.errors import UnavailableError
 
 from .decision import Usage, UserKey
+from .record import record
+from .scripts import Call, Script, Scripts
 
-# How far back the caps look: as long as a local date lasts around the world.
+# How far back the caps look at least: as long as a local date lasts around the world.
 KEPT = timedelta(hours=50)
+# A date begins this long before it does in UTC, where it begins first.
+_EARLIEST_ZONE = timedelta(hours=14)
 # Only a Redis that loses its memory over and over makes a rebuild fail this often.
 _MAX_ROUNDS = 3
-# More at once than that only wait inside Redis, and each costs a connection.
-_MAX_PIPELINES = 32
-_NOT_LOADED, _RESERVED, _OWN = 0, 1, 2
-_AWAY = (
-    exceptions.ConnectionError,
-    exceptions.TimeoutError,
-    exceptions.ReadOnlyError,
-    exceptions.OutOfMemoryError,
-    exceptions.ClusterDownError,
-    exceptions.MasterDownError,
-    exceptions.TryAgainError,
-    OSError,
-)
+_NOT_LOADED, _RESERVED, _OWN, _REFUSED, _OTHER_ZONE = 0, 1, 2, 3, 4
+_ONLY_LOOK = "-"
+_UNTOLD = "?"
+_SHOWN = 6
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
+class ZoneWish:
+    """The zone in which a user is judged, for a message that takes no place.
+
+    Attributes:
+        user: the user.
+        zone: kept for two hours when none is kept; empty when it is only the default, which is not kept.
+    """
+
+    user: UserKey
+    zone: str
+
+
+@record(frozen=True, slots=True)
 class Place:
     """A place in a user's caps that a message wants.
 
@@ -57,6 +60,9 @@ class Place:
         cap_date: local date (YYYY-MM-DD) on which it counts.
         user_cap: messages on that date; None for no limit.
         channel_cap: messages on that date and channel; None for no limit.
+        category: its category, on whose sliding windows it counts.
+        window_caps: caps over sliding windows.
+        zone: the zone of the date, see `ZoneWish`; None asks for none: then no other goes before.
     """
 
     user: UserKey
@@ -65,14 +71,24 @@ class Place:
     cap_date: str
     user_cap: int | None
     channel_cap: int | None
+    category: Category = Category.NOTIFICATION
+    window_caps: Sequence[WindowCap] = ()
+    zone: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Answer:
-    """What became of the wish for a place: whether it was reserved, and what the counter saw."""
+    """What became of a wish.
+
+    Attributes:
+        reserved: whether the place was reserved.
+        usage: what the counter saw.
+        kept_zone: the zone that was chosen within the last two hours, where it is another one: nothing was reserved.
+    """
 
     reserved: bool
     usage: Usage
+    kept_zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +112,37 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class RecentSend:
-    """A message that left, as the owner of the tasks remembers it."""
+    """A message that left, as the owner of the tasks remembers it; of no category where that one does not tell it."""
 
     user: UserKey
     message: str
     channel: Channel
     cap_date: str
     sent_at: datetime
+    category: Category | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A message that counts on a user's caps.
+
+    Attributes:
+        user: whose.
+        message: `intent:hop`.
+        channel: where it goes.
+        cap_date: local date on which it counts.
+        category: its category; None where nobody told it.
+        counted_at: from when on it counts.
+        pending: reserved only: it has not left yet.
+    """
+
+    user: UserKey
+    message: str
+    channel: Channel
+    cap_date: str
+    category: Category | None
+    counted_at: datetime
+    pending: bool
 
 
 class RecentSends(Protocol):
@@ -117,67 +157,98 @@ class RecentSends(Protocol):
         ...
 
 
+class Clearances(Protocol):
+    """Remembers whose counters were cleared, so that a rebuild does not bring back what was forgotten."""
+
+    async def cleared_since(self, users: Sequence[UserKey]) -> dict[UserKey, datetime]:
+        """Returns, for those whose counters were ever cleared, up to when: what was sent until then does not count."""
+        ...
+
+
 class Counters:
-    """Caps and quotas.
+    """Caps, quotas and the zones that are kept.
 
     Args:
         client: Redis.
         deployment: prefix of the keys.
         memory: where the caps are rebuilt from.
-        clock: tells how far back to ask `memory`; expiry inside Redis goes by Redis' own clock.
+        clearances: whose counters were cleared.
+        clock: tells how far back to ask `memory`, and since when a zone is kept; expiry inside Redis goes by Redis'
+            own clock.
 
     Every method raises UnavailableError (REDIS_UNAVAILABLE) when Redis cannot be reached; what was reserved until
     then runs out by itself.
     """
 
-    def __init__(self, client: redis.asyncio.Redis, *, deployment: str, memory: RecentSends, clock: Clock) -> None:
-        self._redis = client
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        *,
+        deployment: str,
+        memory: RecentSends,
+        clearances: Clearances,
+        clock: Clock,
+    ) -> None:
         self._prefix = f"reach:{deployment}:"
         self._memory = memory
+        self._clearances = clearances
         self._clock = clock
-        self._caps = _Script("caps.lua")
-        self._quota = _Script("quota.lua")
-        self._pipelines = asyncio.Semaphore(_MAX_PIPELINES)
+        self._scripts = Scripts(client)
+        self._caps = Script("caps.lua")
+        self._quota = Script("quota.lua")
 
-    async def reserve(self, places: Sequence[Place]) -> list[Answer]:
+    async def reserve(self, wishes: Sequence[Place | ZoneWish], reach: timedelta = KEPT) -> list[Answer]:
         """Judges and reserves places, each in one step; in the order given, all in one pipeline.
 
-        Users that Redis knows nothing of are rebuilt first, all in one question.
+        Users that Redis knows nothing of, or not as far back as is needed, are rebuilt first, all in one question.
+
+        Args:
+            wishes: the places; a `ZoneWish` among them is answered as not reserved.
+            reach: how far back the longest window of any policy looks.
         """
-        answers: dict[int, Answer] = {}
-        waiting = list(range(len(places)))
+        reach = max(reach, KEPT)
+        reach_seconds = int(reach.total_seconds())
+        now = self._milliseconds(self._clock.now())
+        answers: list[Answer | None] = [None] * len(wishes)
+        waiting: Sequence[int] = range(len(wishes))
         for _ in range(_MAX_ROUNDS):
-            calls = [self._reserve_call(places[index]) for index in waiting]
-            rows = await self._run(self._caps, calls)
-            strange: dict[int, UserKey] = {}
-            for index, row in zip(waiting, rows, strict=True):
+            calls = [self._wish_call(wishes[index], reach_seconds, now) for index in waiting]
+            strange: list[int] = []
+            for index, row in zip(waiting, await self._scripts.run(self._caps, calls), strict=True):
                 if row[0] == _NOT_LOADED:
-                    strange[index] = places[index].user
+                    strange.append(index)
                 else:
-                    reserved = row[0] in {_RESERVED, _OWN}
-                    answers[index] = Answer(reserved, Usage(user=row[1], channel=row[2], own=row[0] == _OWN))
+                    answers[index] = _answer(row)
             if not strange:
-                return [answers[index] for index in range(len(places))]
-            await self._rebuild(list(dict.fromkeys(strange.values())))
-            waiting = list(strange)
+                return [answer for answer in answers if answer is not None]
+            await self._rebuild(list(dict.fromkeys(wishes[index].user for index in strange)), reach)
+            waiting = strange
         raise UnavailableError(
             "the users' counters are lost as fast as they are rebuilt",
             reason=error_reason_pb2.ERROR_REASON_REDIS_UNAVAILABLE,
         )
 
     async def settle(self, settlements: Sequence[Settlement]) -> None:
-        """Confirms or gives back places; repeating it is harmless. A place given back is also off the quota."""
+        """Confirms or gives back places; repeating it is harmless. A place given back is also off the quotas."""
         counted = [settlement for settlement in settlements if settlement.cap_date]
-        rows = await self._run(self._caps, [self._settle_call(settlement) for settlement in counted])
-        returned: dict[Channel, int] = {}
+        rows = await self._scripts.run(self._caps, [self._settle_call(settlement) for settlement in counted])
+        returned: dict[str, int] = {}
         for settlement, row in zip(counted, rows, strict=True):
             if not settlement.confirmed and row:
-                returned[settlement.channel] = returned.get(settlement.channel, 0) + 1
-        await self._run(self._quota, [(self._quota_key(channel), [-count, -1]) for channel, count in returned.items()])
+                for key in (self._channel_key(settlement.channel), self._tenant_key(settlement.user.tenant)):
+                    returned[key] = returned.get(key, 0) + 1
+        await self._return(returned)
 
-    async def give_back(self, messages: Sequence[tuple[UserKey, str]]) -> None:
-        """Gives back places in the caps only, of messages that found no quota."""
-        await self._run(self._caps, [(self._caps_key(user), ["release", message]) for user, message in messages])
+    async def give_back(self, messages: Sequence[tuple[UserKey, str]], tenants: Mapping[str, int]) -> None:
+        """Gives back places of messages that found none in another quota.
+
+        Args:
+            messages: the users and the names of the messages that had a place in the caps.
+            tenants: by tenant, how many had a place in its quota.
+        """
+        releases: list[Call] = [(self._caps_key(user), ("release", message)) for user, message in messages]
+        await self._scripts.run(self._caps, releases)
+        await self._return({self._tenant_key(tenant): count for tenant, count in tenants.items()})
 
     async def take_quota(self, wanted: Mapping[Channel, tuple[int, int]]) -> dict[Channel, tuple[int, int]]:
         """Takes places in the quotas of channels.
@@ -188,77 +259,122 @@ class Counters:
         Returns:
             By channel, how many places were taken and how many were taken before.
         """
-        calls: list[_Call] = [(self._quota_key(channel), [count, quota]) for channel, (count, quota) in wanted.items()]
-        rows = await self._run(self._quota, calls)
-        return {channel: (row[0], row[1]) for channel, row in zip(wanted, rows, strict=True)}
+        rows = await self._take((self._channel_key(channel), *values) for channel, values in wanted.items())
+        return dict(zip(wanted, rows, strict=True))
 
-    async def _rebuild(self, users: Sequence[UserKey]) -> None:
-        since = self._clock.now() - KEPT
-        sends: dict[UserKey, list[str | int]] = {user: [] for user in users}
-        for send in await self._memory.recent_sends(users, since):
-            milliseconds = int(send.sent_at.timestamp() * 1_000)
-            if send.user in sends:
-                sends[send.user] += [send.message, send.channel.value, send.cap_date, milliseconds]
-        await self._run(self._caps, [(self._caps_key(user), ["load", *values]) for user, values in sends.items()])
+    async def take_tenant_quota(self, wanted: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """Takes places in the quotas of tenants; see `take_quota`."""
+        rows = await self._take((self._tenant_key(tenant), *values) for tenant, values in wanted.items())
+        return dict(zip(wanted, rows, strict=True))
 
-    def _reserve_call(self, place: Place) -> _Call:
-        caps = [-1 if cap is None else cap for cap in (place.user_cap, place.channel_cap)]
-        return self._caps_key(place.user), ["reserve", place.message, place.channel.value, place.cap_date, *caps]
+    async def show(self, users: Sequence[UserKey], reach: timedelta = KEPT) -> list[Counted]:
+        """Returns what counts on the caps of users: by user, newest first. They are rebuilt first where needed."""
+        users = list(dict.fromkeys(users))
+        await self._ensure_loaded(users, max(reach, KEPT))
+        rows = await self._scripts.run(self._caps, [(self._caps_key(user), ("show",)) for user in users])
+        counted: list[Counted] = []
+        for user, row in zip(users, rows, strict=True):
+            words = [value.decode() for value in row]
+            entries = [_counted(user, words[first : first + _SHOWN]) for first in range(0, len(words), _SHOWN)]
+            counted += sorted(entries, key=lambda entry: entry.counted_at, reverse=True)
+        return counted
 
-    def _settle_call(self, settlement: Settlement) -> _Call:
+    async def clear(self, user: UserKey, reach: timedelta = KEPT) -> int:
+        """Forgets what counts on a user's caps; returns how many messages that were.
+
+        That a rebuild does not bring them back is for `Clearances` to tell: write it there first.
+        """
+        await self._ensure_loaded([user], max(reach, KEPT))
+        (cleared,) = await self._scripts.run(self._caps, [(self._caps_key(user), ("clear",))])
+        return int(cleared)
+
+    async def _ensure_loaded(self, users: Sequence[UserKey], reach: timedelta) -> None:
+        reach_seconds = int(reach.total_seconds())
+        rows = await self._scripts.run(
+            self._caps, [(self._caps_key(user), ("loaded", reach_seconds)) for user in users]
+        )
+        strange = [user for user, loaded in zip(users, rows, strict=True) if not loaded]
+        if strange:
+            await self._rebuild(strange, reach)
+
+    async def _rebuild(self, users: Sequence[UserKey], reach: timedelta) -> None:
+        sends = await self._memory.recent_sends(users, self._clock.now() - reach)
+        cleared = await self._clearances.cleared_since(users)
+        loads: dict[UserKey, list[str | int]] = {user: ["load", int(reach.total_seconds())] for user in users}
+        for send in sends:
+            cleared_at = cleared.get(send.user)
+            if send.user in loads and (cleared_at is None or send.sent_at > cleared_at):
+                category = send.category.value if send.category is not None else _UNTOLD
+                at = self._milliseconds(_counted_at(send))
+                loads[send.user] += [send.message, send.channel.value, send.cap_date, category, at]
+        await self._scripts.run(self._caps, [(self._caps_key(user), values) for user, values in loads.items()])
+
+    async def _take(self, wanted: Iterable[tuple[str, int, int]]) -> list[tuple[int, int]]:
+        rows = await self._scripts.run(self._quota, [(key, (count, quota)) for key, count, quota in wanted])
+        return [(row[0], row[1]) for row in rows]
+
+    async def _return(self, returned: Mapping[str, int]) -> None:
+        await self._scripts.run(self._quota, [(key, (-count, -1)) for key, count in returned.items()])
+
+    def _wish_call(self, wish: Place | ZoneWish, reach_seconds: int, now: int) -> Call:
+        key = self._caps_key(wish.user)
+        if isinstance(wish, ZoneWish):
+            return key, ("zone", wish.zone or _ONLY_LOOK, now)
+        place = (wish.message, wish.channel, wish.cap_date, wish.category, reach_seconds)
+        zone = "" if wish.zone is None else wish.zone or _ONLY_LOOK
+        user_cap = -1 if wish.user_cap is None else wish.user_cap
+        channel_cap = -1 if wish.channel_cap is None else wish.channel_cap
+        call = ("reserve", *place, zone, now, user_cap, channel_cap)
+        if not wish.window_caps:
+            return key, call
+        windows = [(int(cap.window.total_seconds() * 1_000), cap.messages) for cap in wish.window_caps]
+        return key, (*call, *(number for window in windows for number in window))
+
+    def _settle_call(self, settlement: Settlement) -> Call:
         key = self._caps_key(settlement.user)
         if not settlement.confirmed:
-            return key, ["release", settlement.message]
-        return key, ["confirm", settlement.message, settlement.channel.value, settlement.cap_date]
+            return key, ("release", settlement.message)
+        return key, ("confirm", settlement.message, settlement.channel.value, settlement.cap_date)
 
     def _caps_key(self, user: UserKey) -> str:
         # The length keeps ("a:b", "c") and ("a", "b:c") apart.
-        return f"{self._prefix}caps:{{{len(user.tenant)}:{user.tenant}:{user.user_id}}}"
+        tenant, user_id = user
+        return f"{self._prefix}caps:{{{len(tenant)}:{tenant}:{user_id}}}"
 
-    def _quota_key(self, channel: Channel) -> str:
+    def _channel_key(self, channel: Channel) -> str:
         return f"{self._prefix}quota:{{{channel.value}}}"
 
-    async def _run(self, script: _Script, calls: Sequence[_Call]) -> list[Any]:
-        """Runs one script on many keys in one round trip; loads it where Redis does not know it (any more)."""
-        if not calls:
-            return []
-        async with _redis_or_unavailable():
-            rows = await self._pipeline(script, calls)
-            unknown = [index for index, row in enumerate(rows) if isinstance(row, exceptions.NoScriptError)]
-            if unknown:
-                await self._redis.script_load(script.text)
-                again = await self._pipeline(script, [calls[index] for index in unknown])
-                for index, row in zip(unknown, again, strict=True):
-                    rows[index] = row
-            for row in rows:
-                if isinstance(row, Exception):
-                    raise row
-        return rows
+    def _tenant_key(self, tenant: str) -> str:
+        return f"{self._prefix}tenant:{{{tenant}}}"
 
-    async def _pipeline(self, script: _Script, calls: Sequence[_Call]) -> list[Any]:
-        async with self._pipelines, self._redis.pipeline(transaction=False) as pipeline:
-            for key, values in calls:
-                pipeline.evalsha(script.digest, 1, key, *values)
-            return list(await pipeline.execute(raise_on_error=False))
+    @staticmethod
+    def _milliseconds(moment: datetime) -> int:
+        return int(moment.timestamp() * 1_000)
 
 
-_Call = tuple[str, list[str | int]]
+def _counted_at(send: RecentSend) -> datetime:
+    """Returns from when on a message counts: its task may have been made long before, and deferred."""
+    date_begins = datetime.fromisoformat(send.cap_date).replace(tzinfo=UTC) - _EARLIEST_ZONE
+    return max(send.sent_at, date_begins)
 
 
-class _Script:
-    """A Lua file of this room, and the name under which Redis keeps it."""
+def _answer(row: list[Any]) -> Answer:
+    status = row[0]
+    if status == _OTHER_ZONE:
+        return Answer(reserved=False, usage=Usage(), kept_zone=row[1].decode())
+    if status not in {_RESERVED, _OWN, _REFUSED}:  # a zone only
+        return Answer(reserved=False, usage=Usage())
+    return Answer(status != _REFUSED, Usage(row[1], row[2], status == _OWN, tuple(row[3:])))
 
-    def __init__(self, file_name: str) -> None:
-        self.text = resources.files(__package__).joinpath(file_name).read_text(encoding="utf-8")
-        self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
-
-@asynccontextmanager
-async def _redis_or_unavailable() -> AsyncIterator[None]:
-    try:
-        yield
-    except _AWAY as error:
-        raise UnavailableError(
-            "Redis cannot be reached; decisions wait for it",
-            reason=error_reason_pb2.ERROR_REASON_REDIS_UNAVAILABLE,
-        ) from error
+def _counted(user: UserKey, words: Sequence[str]) -> Counted:
+    message, channel, cap_date, category, state, milliseconds = words
+    return Counted(
+        user=user,
+        message=message,
+        channel=Channel(channel),
+        cap_date=cap_date,
+        category=None if category == _UNTOLD else Category(category),
+        counted_at=datetime.fromtimestamp(int(milliseconds) / 1_000, UTC),
+        pending=state == "p",
+    )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime, time
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 from services.catalog.rules import Category, Channel, ChannelRules, SceneRules
+
+from .record import record
 
 
 class Action(StrEnum):
@@ -23,8 +26,11 @@ class Action(StrEnum):
 class Gate(StrEnum):
     """The rules, in the order in which they are asked."""
 
+    SCHEDULE = "schedule"
+    RELEASE = "release"
     CHANNEL = "channel"
     SUPPRESSION = "suppression"
+    DIGEST = "digest"
     QUIET_HOURS = "quiet_hours"
     FREQUENCY = "frequency"
     CHANNEL_QUOTA = "channel_quota"
@@ -50,23 +56,36 @@ class SuppressionSource(StrEnum):
     IMPORT = "import"
 
 
-@dataclass(frozen=True, slots=True)
-class UserKey:
-    """One user of one tenant."""
+class UserKey(NamedTuple):
+    """One user of one tenant. A tuple: it is the key of every look-up."""
 
     tenant: str
     user_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """One address in normal form, and the channel it is for."""
+class Address(NamedTuple):
+    """One address in normal form, and the channel it is for. A tuple: it is the key of look-ups."""
 
     channel: Channel
     value: str
 
 
 @dataclass(frozen=True, slots=True)
+class LocalTime:
+    """A time by the recipient's own clock, as an intent asks for it.
+
+    Attributes:
+        at: the time of day.
+        weekday: the only day of the week, 0 (Monday) to 6 (Sunday); None for any.
+        day: the only local date; None for any.
+    """
+
+    at: time
+    weekday: int | None = None
+    day: date | None = None
+
+
+@record(frozen=True, slots=True)
 class Item:
     """One message to judge.
 
@@ -79,9 +98,14 @@ class Item:
         address: bare address of a recipient without a profile; None for users.
         channels: wished channels, best first.
         expires_at: when the message is worthless; None for never.
-        deferrals: how often it was deferred so far.
+        deferrals: how often quiet hours deferred it so far.
         planned_at: when a deferred message was to be judged again.
         template: what will be rendered; the scene's own template where it is empty.
+        send_at: the earliest moment at which it may leave.
+        send_at_local: that moment by the recipient's own clock.
+        submitted_at: from when `send_at_local` counts; None for now.
+        scheduled: the schedule gate held it already, and its moment has come.
+        gathered: it is a digest, or was judged as part of one.
     """
 
     intent_id: str
@@ -95,9 +119,14 @@ class Item:
     deferrals: int = 0
     planned_at: datetime | None = None
     template: str = ""
+    send_at: datetime | None = None
+    send_at_local: LocalTime | None = None
+    submitted_at: datetime | None = None
+    scheduled: bool = False
+    gathered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Person:
     """What is known of a user; nothing, by default.
 
@@ -138,35 +167,73 @@ class Suppression:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What a user got on one local day, as the counter saw it in the moment it judged; the message itself left out.
+class Preference:
+    """What a user chose to hear about, or not.
 
     Attributes:
-        user: messages on all channels.
-        channel: messages on the channel in question.
+        category: the only category it holds for; None for all but verification.
+        channel: the only channel it holds for; None for all.
+        opt_in: whether the user wants to hear.
+    """
+
+    category: Category | None
+    channel: Channel | None
+    opt_in: bool
+
+
+@record(frozen=True, slots=True)
+class Known:
+    """What stands about a user, at the moment of the judgement.
+
+    Attributes:
+        person: who it is.
+        suppressions: standing suppressions of the user, and of the addresses in question.
+        preferences: what the user chose to hear about.
+    """
+
+    person: Person
+    suppressions: tuple[Suppression, ...] = ()
+    preferences: tuple[Preference, ...] = ()
+
+
+class Usage(NamedTuple):
+    """What a user got, as the counter saw it in the moment it judged; the message itself left out.
+
+    Attributes:
+        user: messages on all channels on the local day.
+        channel: messages on the channel in question on that day.
         own: the message has its own place already, which never blocks it.
+        windows: messages of its category within each sliding window, in the order of the policy's caps.
     """
 
     user: int = 0
     channel: int = 0
     own: bool = False
+    windows: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Facts:
     """Everything that a decision about one message depends on, beside the rules and the moment.
 
     Attributes:
         person: who it is for.
         suppressions: standing suppressions of this user and these addresses.
-        usage: the user's day, by the channel that was asked about; missing means nothing was sent.
-        quota_used: messages of this UTC day on a channel, before this one; missing means none.
+        preferences: what the user chose to hear about.
+        usage: what the user got, by the channel that was asked about; missing means nothing was sent.
+        quota_used: messages of this UTC day on a channel when this one's batch came, and the whole quota for those of
+            the batch that found no place in it; missing means none.
+        tenant_used: the same for the tenant's quota.
+        kept_zone: the zone that was chosen for the user within the last two hours; empty where none was.
     """
 
     person: Person
     suppressions: tuple[Suppression, ...] = ()
+    preferences: tuple[Preference, ...] = ()
     usage: Mapping[Channel, Usage] = field(default_factory=lambda: MappingProxyType({}))
     quota_used: Mapping[Channel, int] = field(default_factory=lambda: MappingProxyType({}))
+    tenant_used: int = 0
+    kept_zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +255,7 @@ class Rules:
     served: frozenset[Channel] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class GateEntry:
     """How one gate judged, and by what.
 
@@ -205,7 +272,7 @@ class GateEntry:
     inputs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Decision:
     """What to do with a message, and why.
 
@@ -220,6 +287,7 @@ class Decision:
         address: the address on it.
         locale: the recipient's locale.
         cap_date: local date (YYYY-MM-DD) on whose caps it counts; empty where it counts on none.
+        held_by: the gate that deferred it.
     """
 
     action: Action
@@ -232,8 +300,9 @@ class Decision:
     address: str = ""
     locale: str = ""
     cap_date: str = ""
+    held_by: Gate | None = None
 
     @property
     def sends(self) -> bool:
         """Whether a message leaves now, on whichever channel."""
-        return self.action in {Action.SEND_NOW, Action.FALL_BACK}
+        return self.action is Action.SEND_NOW or self.action is Action.FALL_BACK

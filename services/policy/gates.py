@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from services.catalog.rules import Category, Channel, ChannelRules
+from services.catalog.rules import Category, Channel, ChannelRules, Digest, Policy, QuietWindow, SceneRules
+from services.catalog.shares import in_share
 
 from . import reasons
-from .decision import Address, Gate, GateEntry, GateOutcome, Item, Person, Rules, Suppression, SuppressionSource, Usage
-from .quiet_hours import ZoneChoice, quiet_until, spread
+from .decision import (
+    Address,
+    Gate,
+    GateEntry,
+    GateOutcome,
+    Item,
+    Person,
+    Preference,
+    Rules,
+    Suppression,
+    SuppressionSource,
+    Usage,
+)
+from .quiet_hours import LocalMoment, ZoneChoice
+from .wall_clock import next_instant
 
 # A deferred message that is judged this close to its planned moment is not deferred a second time.
 ON_TIME = timedelta(minutes=15)
@@ -35,28 +49,71 @@ _WEIGHT = {key: number for number, key in enumerate(SUPPRESSED)}
 
 
 @dataclass(frozen=True, slots=True)
-class QuietAnswer:
-    """What the quiet-hours gate says: its entry, and for a deferral the moment to judge again."""
+class Order:
+    """The channels in question, best first, and who ordered them: `fallback`, `scene`, `wish` or `channels`."""
 
-    entry: GateEntry
-    until: datetime | None = None
+    channels: tuple[Channel, ...]
+    source: str
 
 
-def usable_channels(item: Item, rules: Rules) -> tuple[tuple[Channel, ...], str]:
-    """Returns the channels in question, best first, and who ordered them: `fallback`, `scene`, `wish`, `channels`.
+def schedule_gate(item: Item, choice: ZoneChoice | None, now: datetime) -> tuple[GateEntry, datetime | None]:
+    """Asks whether the moment has come that the intent asks for; one that was held once is on time.
+
+    Args:
+        item: the message, with `send_at` or `send_at_local`.
+        choice: the user's zone, for `send_at_local`.
+        now: the moment.
+
+    Returns:
+        The entry, and for a deferral the moment until which it waits.
+    """
+    inputs: dict[str, str] = {}
+    until = item.send_at
+    if item.send_at_local is not None and choice is not None:
+        inputs |= zone_inputs(choice) | {"send_at_local": item.send_at_local.at.strftime("%H:%M")}
+        if item.send_at_local.weekday is not None:
+            inputs["weekday"] = str(item.send_at_local.weekday + 1)
+        if item.send_at_local.day is not None:
+            inputs["date"] = item.send_at_local.day.isoformat()
+        until = next_instant(item.send_at_local, choice.zone, item.submitted_at or now)
+    if until is not None:
+        inputs["send_at"] = until.isoformat(timespec="seconds")
+    if until is None or until <= now or item.scheduled:
+        return GateEntry(Gate.SCHEDULE, GateOutcome.PASSED, reasons.SEND_AT_REACHED, inputs), None
+    if item.expires_at is not None and item.expires_at <= until:
+        inputs["expires_at"] = item.expires_at.isoformat(timespec="seconds")
+        return GateEntry(Gate.SCHEDULE, GateOutcome.DROPPED, reasons.EXPIRES_BEFORE_SEND_AT, inputs), None
+    return GateEntry(Gate.SCHEDULE, GateOutcome.DEFERRED, reasons.SCHEDULED, inputs), until
+
+
+def release_gate(item: Item, scene: SceneRules) -> GateEntry:
+    """Asks whether the scene is switched on for this user."""
+    inputs = {"share": f"{scene.share:g}"}
+    if in_share(scene.share, f"scene:{scene.name}", item.tenant, item.user_id):
+        return GateEntry(Gate.RELEASE, GateOutcome.PASSED, reasons.RELEASED_TO_USER, inputs)
+    return GateEntry(Gate.RELEASE, GateOutcome.DROPPED, reasons.NOT_RELEASED, inputs)
+
+
+def channel_order(wishes: Sequence[Channel], hop: int, rules: Rules) -> Order:
+    """Returns the channels in question.
 
     The scene's order goes before the wish, except at a fallback hop: there the wish is the channel that is left.
     """
-    if item.hop and item.channels:
-        order, source = item.channels, "fallback"
+    order: Sequence[Channel]
+    if hop and wishes:
+        order, source = wishes, "fallback"
     elif rules.scene.channels is not None:
         order, source = rules.scene.channels, "scene"
-    elif item.channels:
-        order, source = item.channels, "wish"
+    elif wishes:
+        order, source = wishes, "wish"
     else:
         order, source = tuple(rules.channels), "channels"
-    served = rules.served
-    return tuple(c for c in order if c in rules.channels and (served is None or c in served)), source
+    return Order(tuple(channel for channel in order if can_use(channel, rules)), source)
+
+
+def can_use(channel: Channel, rules: Rules) -> bool:
+    """Says whether a channel is configured, and served by the template."""
+    return channel in rules.channels and (rules.served is None or channel in rules.served)
 
 
 def address_on(channel: Channel, item: Item, person: Person) -> str | None:
@@ -68,18 +125,14 @@ def address_on(channel: Channel, item: Item, person: Person) -> str | None:
     return person.addresses.get(channel)
 
 
-def channel_gate(item: Item, person: Person, rules: Rules) -> tuple[GateEntry, Address | None]:
-    """Chooses the first usable channel on which the recipient has an address."""
-    order, source = usable_channels(item, rules)
-    inputs = {"order": ",".join(order), "order_source": source}
-    for channel in order:
-        value = address_on(channel, item, person)
-        if value is not None:
-            inputs["channel"] = channel.value
-            entry = GateEntry(Gate.CHANNEL, GateOutcome.PASSED, reasons.ADDRESS_FOUND, inputs)
-            return entry, Address(channel, value)
-    reason = reasons.NO_ADDRESS if order else reasons.NO_CHANNEL
-    return GateEntry(Gate.CHANNEL, GateOutcome.DROPPED, reason, inputs), None
+def channel_gate(order: Order, chosen: Channel | None) -> GateEntry:
+    """Tells which channel was chosen: the first in question on which the recipient has an address."""
+    inputs = {"order": ",".join(order.channels), "order_source": order.source}
+    if chosen is not None:
+        inputs["channel"] = chosen.value
+        return GateEntry(Gate.CHANNEL, GateOutcome.PASSED, reasons.ADDRESS_FOUND, inputs)
+    reason = reasons.NO_ADDRESS if order.channels else reasons.NO_CHANNEL
+    return GateEntry(Gate.CHANNEL, GateOutcome.DROPPED, reason, inputs)
 
 
 def find_suppression(
@@ -109,80 +162,145 @@ def find_suppression(
     return suppression, tuple(SUPPRESSED.values())[weight]
 
 
-def suppression_gate(item: Item, chosen: Address, suppressions: Iterable[Suppression], rules: Rules) -> GateEntry:
-    """Asks whether the user, or the address, wants silence."""
-    category = rules.scene.category
+def find_preference(preferences: Iterable[Preference], *, channel: Channel, category: Category) -> Preference | None:
+    """Returns the choice that counts for a message; None where the user never made one that fits.
+
+    The narrowest counts: category and channel, then category, then channel, then all. A verification heeds only a
+    choice that names its category.
+    """
+    best: Preference | None = None
+    for preference in preferences:
+        fits = preference.channel in {None, channel} and (
+            preference.category is category
+            if preference.category is not None
+            else category is not Category.VERIFICATION
+        )
+        if fits and (best is None or _narrowness(preference) > _narrowness(best)):
+            best = preference
+    return best
+
+
+def suppression_gate(
+    user_id: str,
+    chosen: Address,
+    suppressions: Iterable[Suppression],
+    preferences: Iterable[Preference],
+    scene: SceneRules,
+) -> GateEntry:
+    """Asks whether the user, or the address, wants silence; a suppression goes before what the user chose."""
+    category = scene.category
     inputs = {"category": category.value, "channel": chosen.channel.value}
-    found = find_suppression(suppressions, user_id=item.user_id, address=chosen, category=category)
-    if found is None:
-        return GateEntry(Gate.SUPPRESSION, GateOutcome.PASSED, reasons.NOT_SUPPRESSED, inputs)
-    suppression, reason = found
-    inputs["suppression_id"] = suppression.suppression_id
-    inputs["source"] = suppression.source.value
-    return GateEntry(Gate.SUPPRESSION, GateOutcome.DROPPED, reason, inputs)
+    found = find_suppression(suppressions, user_id=user_id, address=chosen, category=category)
+    if found is not None:
+        suppression, reason = found
+        inputs["suppression_id"] = suppression.suppression_id
+        inputs["source"] = suppression.source.value
+        return GateEntry(Gate.SUPPRESSION, GateOutcome.DROPPED, reason, inputs)
+    preference = find_preference(preferences, channel=chosen.channel, category=category)
+    if preference is not None:
+        inputs["preference"] = "opt_in" if preference.opt_in else "opt_out"
+        inputs["preference_category"] = preference.category or "all"
+        inputs["preference_channel"] = preference.channel or "all"
+        if not preference.opt_in:
+            return GateEntry(Gate.SUPPRESSION, GateOutcome.DROPPED, reasons.PREFERENCE_OPTED_OUT, inputs)
+    elif scene.opt_in:
+        return GateEntry(Gate.SUPPRESSION, GateOutcome.DROPPED, reasons.OPT_IN_MISSING, inputs)
+    return GateEntry(Gate.SUPPRESSION, GateOutcome.PASSED, reasons.NOT_SUPPRESSED, inputs)
 
 
-def quiet_gate(item: Item, zone: ZoneChoice, rules: Rules, now: datetime) -> QuietAnswer:
-    """Asks whether it is night where the user is; if so, defers to the morning, or drops what expires before."""
-    scene = rules.scene
-    window = scene.policy.quiet_hours
-    inputs = {"zone": zone.name, "zone_source": zone.source}
-    if zone.warning:
-        inputs["warning"] = zone.warning
+def digest_gate(item: Item, digest: Digest, now: datetime) -> tuple[GateEntry, datetime | None]:
+    """Asks whether the message is gathered into a digest; if so, it waits at most for the digest's window.
 
-    def answer(outcome: GateOutcome, reason: str, until: datetime | None = None) -> QuietAnswer:
-        return QuietAnswer(GateEntry(Gate.QUIET_HOURS, outcome, reason, inputs), until)
+    Returns:
+        The entry, and for a deferral the moment until which it waits.
+    """
+    inputs = {"window_seconds": f"{digest.window.total_seconds():g}"}
+    if item.gathered:
+        return GateEntry(Gate.DIGEST, GateOutcome.PASSED, reasons.ALREADY_GATHERED, inputs), None
+    until = now + digest.window
+    if item.expires_at is not None and item.expires_at <= until:
+        inputs["expires_at"] = item.expires_at.isoformat(timespec="seconds")
+        return GateEntry(Gate.DIGEST, GateOutcome.PASSED, reasons.EXPIRES_BEFORE_DIGEST, inputs), None
+    return GateEntry(Gate.DIGEST, GateOutcome.DEFERRED, reasons.GATHERED, inputs), until
 
+
+def quiet_gate(item: Item, scene: SceneRules, local: LocalMoment, now: datetime) -> GateEntry:
+    """Asks whether it is night where the user is: then it is for the morning, or dropped if it expires before."""
+    inputs = zone_inputs(local.choice)
     if scene.quiet_exempt:
         inputs["category"] = scene.category.value
-        return answer(GateOutcome.EXEMPT, reasons.SCENE_EXEMPT)
-    if window is None:
-        return answer(GateOutcome.PASSED, reasons.NO_QUIET_HOURS)
-    inputs["window"] = f"{window.start:%H:%M}-{window.end:%H:%M}"
-    inputs["local_time"] = now.astimezone(zone.zone).isoformat(timespec="seconds")
-    end = quiet_until(window, zone.zone, now)
+        return GateEntry(Gate.QUIET_HOURS, GateOutcome.EXEMPT, reasons.SCENE_EXEMPT, inputs)
+    if not scene.policy.quiet_hours:
+        return GateEntry(Gate.QUIET_HOURS, GateOutcome.PASSED, reasons.NO_QUIET_HOURS, inputs)
+    inputs["window"] = ",".join(map(_window, scene.policy.quiet_hours))
+    inputs["local_time"] = local.text
+    end = local.quiet_end
     if end is None:
-        return answer(GateOutcome.PASSED, reasons.OUTSIDE_QUIET_HOURS)
+        return GateEntry(Gate.QUIET_HOURS, GateOutcome.PASSED, reasons.OUTSIDE_QUIET_HOURS, inputs)
     inputs["quiet_until"] = end.isoformat(timespec="seconds")
     if item.deferrals:
         inputs["deferrals"] = str(item.deferrals)
         if item.planned_at is not None and abs(now - item.planned_at) <= ON_TIME:
-            return answer(GateOutcome.PASSED, reasons.RELEASED_AFTER_DEFERRAL)
+            return GateEntry(Gate.QUIET_HOURS, GateOutcome.PASSED, reasons.RELEASED_AFTER_DEFERRAL, inputs)
     if item.expires_at is not None and item.expires_at <= end:
         inputs["expires_at"] = item.expires_at.isoformat(timespec="seconds")
-        return answer(GateOutcome.DROPPED, reasons.EXPIRES_BEFORE_QUIET_END)
-    until = spread(f"{item.intent_id}:{item.hop}", end, window, item.expires_at)
-    return answer(GateOutcome.DEFERRED, reasons.QUIET_HOURS, until)
+        return GateEntry(Gate.QUIET_HOURS, GateOutcome.DROPPED, reasons.EXPIRES_BEFORE_QUIET_END, inputs)
+    return GateEntry(Gate.QUIET_HOURS, GateOutcome.DEFERRED, reasons.QUIET_HOURS, inputs)
 
 
 def counts_on_caps(category: Category) -> bool:
-    """Says whether messages of a category count on the user's caps: all but verification codes."""
+    """Says whether messages of a category count on the caps: all but verification codes."""
     return category is not Category.VERIFICATION
 
 
-def frequency_gate(channel: Channel, cap_date: str, usage: Usage, rules: Rules) -> GateEntry:
-    """Asks whether the user got enough today. A message never stands in its own way."""
-    scene = rules.scene
+def frequency_gate(channel: Channel, cap_date: str, usage: Usage, tenant_used: int, scene: SceneRules) -> GateEntry:
+    """Asks whether the tenant, and the user, got enough. A message never stands in its own way."""
     if not counts_on_caps(scene.category):
         inputs = {"category": scene.category.value}
         return GateEntry(Gate.FREQUENCY, GateOutcome.EXEMPT, reasons.CATEGORY_EXEMPT, inputs)
-    user_cap = scene.policy.user_daily_cap
-    channel_cap = scene.policy.user_channel_daily_cap.get(channel)
+    policy = scene.policy
+    channel_cap = policy.user_channel_daily_cap.get(channel)
     inputs = {
         "cap_date": cap_date,
         "channel": channel.value,
         "count": str(usage.user),
-        "limit": _limit(user_cap),
+        "limit": _limit(policy.user_daily_cap),
         "channel_count": str(usage.channel),
         "channel_limit": _limit(channel_cap),
     }
+    if policy.user_window_caps:
+        inputs["window_seconds"] = ",".join(f"{cap.window.total_seconds():g}" for cap in policy.user_window_caps)
+        inputs["window_count"] = ",".join(map(str, _window_counts(usage, policy)))
+        inputs["window_limit"] = ",".join(str(cap.messages) for cap in policy.user_window_caps)
     if usage.own:
         inputs["own_reservation"] = "true"
-    elif user_cap is not None and usage.user >= user_cap:
-        return GateEntry(Gate.FREQUENCY, GateOutcome.DROPPED, reasons.USER_DAILY_CAP, inputs)
-    elif channel_cap is not None and usage.channel >= channel_cap:
-        return GateEntry(Gate.FREQUENCY, GateOutcome.DROPPED, reasons.USER_CHANNEL_DAILY_CAP, inputs)
+        return GateEntry(Gate.FREQUENCY, GateOutcome.PASSED, reasons.WITHIN_CAPS, inputs)
+    if policy.tenant_daily_quota is not None:
+        inputs["tenant_count"] = str(tenant_used)
+        inputs["tenant_limit"] = str(policy.tenant_daily_quota)
+    reason = _spent_cap(usage, tenant_used, policy, channel_cap)
+    if reason:
+        return GateEntry(Gate.FREQUENCY, GateOutcome.DROPPED, reason, inputs)
     return GateEntry(Gate.FREQUENCY, GateOutcome.PASSED, reasons.WITHIN_CAPS, inputs)
+
+
+def _spent_cap(usage: Usage, tenant_used: int, policy: Policy, channel_cap: int | None) -> str:
+    """Returns the reason of the first limit that is reached; empty where none is."""
+    if policy.tenant_daily_quota is not None and tenant_used >= policy.tenant_daily_quota:
+        return reasons.TENANT_DAILY_QUOTA
+    if policy.user_daily_cap is not None and usage.user >= policy.user_daily_cap:
+        return reasons.USER_DAILY_CAP
+    if channel_cap is not None and usage.channel >= channel_cap:
+        return reasons.USER_CHANNEL_DAILY_CAP
+    for count, cap in zip(_window_counts(usage, policy), policy.user_window_caps, strict=True):
+        if count >= cap.messages:
+            return reasons.USER_WINDOW_CAP
+    return ""
+
+
+def _window_counts(usage: Usage, policy: Policy) -> tuple[int, ...]:
+    """Returns the messages within each sliding window; none where no counter was asked."""
+    return usage.windows or (0,) * len(policy.user_window_caps)
 
 
 def quota_gate(channel: ChannelRules, used: int) -> GateEntry:
@@ -202,11 +320,28 @@ def quota_held(channel: Channel) -> GateEntry:
     return GateEntry(Gate.CHANNEL_QUOTA, GateOutcome.PASSED, reasons.WITHIN_QUOTA, inputs)
 
 
+def zone_inputs(choice: ZoneChoice) -> dict[str, str]:
+    """Returns what a trace tells about a user's zone."""
+    inputs = {"zone": choice.name, "zone_source": choice.source}
+    if choice.warning:
+        inputs["warning"] = choice.warning
+    return inputs
+
+
 def _names(suppression: Suppression, user_id: str, address: Address | None) -> str | None:
     """Returns whether a suppression names this user or this address, or neither."""
     if suppression.address is not None:
         return "address" if suppression.address == address else None
     return "user" if suppression.user_id == user_id else None
+
+
+def _narrowness(preference: Preference) -> int:
+    return 2 * (preference.category is not None) + (preference.channel is not None)
+
+
+def _window(window: QuietWindow) -> str:
+    hours = f"{window.start:%H:%M}-{window.end:%H:%M}"
+    return hours if len(window.days) == 7 else f"{hours} on {'/'.join(str(day + 1) for day in sorted(window.days))}"
 
 
 def _limit(cap: int | None) -> str:

@@ -1,10 +1,11 @@
-"""Judges batches: loads what is known, reserves places, and lets `evaluate` decide by what the counters saw."""
+"""Judges batches: loads what is known, reserves places, and lets a bench decide by what the counters saw."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import prometheus_client
@@ -17,26 +18,33 @@ from services.catalog.rules import Channel
 from services.chassis.clock import Clock
 
 from . import reasons
-from .counters import Counters, Place
-from .decision import Address, Decision, Facts, Item, Person, Rules, Suppression, UserKey
-from .evaluate import Candidate, before_counters, conclude, fallback_address
-from .gates import address_on
+from .cases import Case
+from .counters import Counters, Place, ZoneWish
+from .decision import Address, Decision, Facts, Item, Known, Person, Rules, UserKey
+from .evaluate import Bench
 
 _log = structlog.get_logger(__name__)
-_NOBODY = Person()
+_UNKNOWN = Known(Person())
 
 
 class Directory(Protocol):
-    """Knows people and their wishes for silence."""
+    """Knows people, their wishes for silence, and what they chose to hear about."""
 
-    async def people(self, users: Sequence[UserKey]) -> dict[UserKey, Person]:
-        """Returns what is known of these users; unknown ones are left out."""
+    async def known(self, users: Sequence[UserKey], bare: Iterable[tuple[UserKey, Address]]) -> dict[UserKey, Known]:
+        """Returns what is known of users; those of whom nothing is known are left out.
+
+        Args:
+            users: each once.
+            bare: further addresses at which they would be written to.
+        """
         ...
 
-    async def suppressions(
-        self, users: Sequence[UserKey], addresses: Sequence[tuple[str, Address]]
-    ) -> list[tuple[str, Suppression]]:
-        """Returns the standing suppressions of these users and (tenant, address) pairs, each with its tenant."""
+
+class Observer(Protocol):
+    """Is told what was judged."""
+
+    def observe(self, catalog: Catalog, judged: Iterable[tuple[Item, Facts, Decision]]) -> None:
+        """Takes what was judged, with the configuration that was in force; must not wait."""
         ...
 
 
@@ -45,10 +53,11 @@ class Judge:
 
     Args:
         catalog: the configuration in force.
-        directory: people and suppressions.
+        directory: people, suppressions and preferences.
         counters: caps and quotas.
         clock: the moment of the judgement.
         metrics: where decisions are counted.
+        observer: is told what was judged.
     """
 
     def __init__(
@@ -58,17 +67,24 @@ class Judge:
         counters: Counters,
         clock: Clock,
         metrics: prometheus_client.CollectorRegistry,
+        observer: Observer | None = None,
     ) -> None:
         self._catalog = catalog
         self._directory = directory
         self._counters = counters
         self._clock = clock
+        self._observer = observer
         self._decisions = prometheus_client.Counter(
             "reach_policy_decisions", "Decisions, by action and reason.", ["action", "reason"], registry=metrics
         )
         self._released = prometheus_client.Counter(
             "reach_policy_released_after_deferral",
             "Messages that left during quiet hours because they had been deferred once.",
+            registry=metrics,
+        )
+        self._zone_unknown = prometheus_client.Counter(
+            "reach_policy_zone_unknown",
+            "Messages to users whose zone on record is none; they are judged by another one.",
             registry=metrics,
         )
 
@@ -79,119 +95,121 @@ class Judge:
             UnavailableError: the database, Redis or the memory of sends cannot be reached; nothing is decided.
         """
         catalog = self._catalog.current
-        now = self._clock.now()
-        items = [_with_normal_address(item) for item in items]
-        facts = await self._load(items, catalog.channels)
-        kinds = [(item.scene, item.template) for item in items]
-        rules = {kind: rules_for(catalog, *kind) for kind in set(kinds)}
-        judged = [
-            before_counters(item, fact, rules[kind], now) for item, fact, kind in zip(items, facts, kinds, strict=True)
-        ]
-        candidates = {index: entry for index, entry in enumerate(judged) if isinstance(entry, Candidate)}
-        decided = await self._count(candidates, facts)
-        decisions = [entry if isinstance(entry, Decision) else decided[index] for index, entry in enumerate(judged)]
-        self._observe(decisions)
+        cases = await self._open([_with_normal_address(item) for item in items], catalog, self._clock.now())
+        await self._count(cases, catalog.policies.longest_window)
+        decisions = [case.conclude() for case in cases]
+        await self._give_back(cases, decisions)
+        self._observe(cases, decisions)
+        if self._observer is not None:
+            judged = zip(cases, decisions, strict=True)
+            self._observer.observe(catalog, ((case.item, case.facts, decision) for case, decision in judged))
         return decisions
 
-    async def _load(self, items: Sequence[Item], channels: Collection[Channel]) -> list[Facts]:
-        """Looks everybody up: one question for people, one for suppressions."""
-        users = list(dict.fromkeys(UserKey(item.tenant, item.user_id) for item in items))
-        people = await self._directory.people(users)
-        persons = [people.get(UserKey(item.tenant, item.user_id), _NOBODY) for item in items]
-        addresses = [_addresses(item, person, channels) for item, person in zip(items, persons, strict=True)]
-        asked = dict.fromkeys(
-            (item.tenant, address) for item, own in zip(items, addresses, strict=True) for address in own
-        )
-        by_user: dict[UserKey, list[Suppression]] = {}
-        by_address: dict[tuple[str, Address], list[Suppression]] = {}
-        for tenant, suppression in await self._directory.suppressions(users, list(asked)):
-            if suppression.address is not None:
-                by_address.setdefault((tenant, suppression.address), []).append(suppression)
-            else:
-                by_user.setdefault(UserKey(tenant, suppression.user_id), []).append(suppression)
-        facts = []
-        for item, person, own in zip(items, persons, addresses, strict=True):
-            standing = list(by_user.get(UserKey(item.tenant, item.user_id), ()))
-            for address in own:
-                standing += by_address.get((item.tenant, address), ())
-            facts.append(Facts(person, tuple(standing)))
-        return facts
+    async def _open(self, items: Sequence[Item], catalog: Catalog, now: datetime) -> list[Case]:
+        """Looks everybody up, and judges as far as no counter is needed."""
+        users = [UserKey(item.tenant, item.user_id) for item in items]
+        bare = [(user, item.address) for item, user in zip(items, users, strict=True) if item.address is not None]
+        known = await self._directory.known(list(dict.fromkeys(users)), bare)
+        benches: dict[tuple[str, str, str], Bench] = {}
+        cases: list[Case] = []
+        for item, user in zip(items, users, strict=True):
+            kind = (item.scene, item.template, item.tenant)
+            bench = benches.get(kind)
+            if bench is None:
+                bench = benches[kind] = Bench(rules_for(catalog, *kind), now)
+            cases.append(Case(item, user, bench, known.get(user, _UNKNOWN)))
+        return cases
 
-    async def _count(self, candidates: Mapping[int, Candidate], facts: Sequence[Facts]) -> dict[int, Decision]:
-        """Takes places for the candidates, on the fallback channel where the first is spent, and decides."""
-        known = {index: facts[index] for index in candidates}
-        spent = await self._take(candidates, known, {index: c.address.channel for index, c in candidates.items()})
-        ways = {index: fallback_address(candidates[index], known[index])[0] for index in spent}
-        await self._take(candidates, known, {index: way.channel for index, way in ways.items() if way is not None})
-        decided = {index: conclude(candidate, known[index]) for index, candidate in candidates.items()}
-        # What found no quota anywhere does not cost the user a place of the day.
-        lost = [candidates[index].item for index in spent if not decided[index].sends]
-        await self._counters.give_back([(UserKey(item.tenant, item.user_id), _message(item)) for item in lost])
-        return decided
+    async def _count(self, cases: Sequence[Case], reach: timedelta) -> None:
+        """Takes places for the candidates, on the fallback channel where the first is spent."""
+        await self._reserve_first(cases, reach)
+        await self._take_quotas(await self._take_tenant_quotas([case for case in cases if case.wants_quota]))
+        turned = [case for case in cases if case.spent and case.turn()]
+        if turned:
+            await self._reserve([case for case in turned if case.capped], reach)
+            await self._take_quotas([case for case in turned if case.wants_quota])
 
-    async def _take(
-        self, candidates: Mapping[int, Candidate], known: dict[int, Facts], wanted: Mapping[int, Channel]
-    ) -> list[int]:
-        """Takes places in the caps, then in the quotas; notes in `known` what the counters saw.
+    async def _reserve_first(self, cases: Sequence[Case], reach: timedelta) -> None:
+        """Reserves places by the zone that is kept for each user; judges anew where that is another one."""
+        asked = [case for case in cases if case.capped or case.heeds_zone]
+        wishes: list[Place | ZoneWish] = [
+            case.place(case.zone_to_keep) if case.capped else ZoneWish(case.user, case.zone_to_keep) for case in asked
+        ]
+        moved: list[Case] = []
+        for case, answer in zip(asked, await self._counters.reserve(wishes, reach), strict=True):
+            if answer.kept_zone:
+                case.move(answer.kept_zone)
+                moved.append(case)
+            elif case.capped:
+                case.note_place(answer)
+        await self._reserve([case for case in moved if case.capped], reach)
 
-        Returns:
-            Those that have a place in the caps (or need none) and found the channel's quota spent.
-        """
-        capped = [index for index in wanted if candidates[index].cap_date]
-        answers = await self._counters.reserve([_place(candidates[index], wanted[index]) for index in capped])
-        settled: set[int] = set()
-        for index, answer in zip(capped, answers, strict=True):
-            usage = {**known[index].usage, wanted[index]: answer.usage}
-            known[index] = replace(known[index], usage=usage)
-            if not answer.reserved or answer.usage.own:
-                settled.add(index)
-        queues: dict[Channel, list[int]] = {}
-        for index, channel in wanted.items():
-            if index not in settled and candidates[index].rules.channels[channel].daily_quota is not None:
-                queues.setdefault(channel, []).append(index)
-        quotas = {
-            channel: candidates[queue[0]].rules.channels[channel].daily_quota for channel, queue in queues.items()
-        }
-        taken = await self._counters.take_quota(
-            {channel: (len(queues[channel]), quota) for channel, quota in quotas.items() if quota is not None}
-        )
-        spent: list[int] = []
-        for channel, (places, before) in taken.items():
-            for number, index in enumerate(queues[channel]):
-                used = {**known[index].quota_used, channel: before + min(number, places)}
-                known[index] = replace(known[index], quota_used=used)
-                if number >= places:
-                    spent.append(index)
-        return sorted(spent)
+    async def _reserve(self, cases: Sequence[Case], reach: timedelta) -> None:
+        """Reserves places in the caps of users whose zone is settled."""
+        places = [case.place() for case in cases]
+        for case, answer in zip(cases, await self._counters.reserve(places, reach), strict=True):
+            case.note_place(answer)
 
-    def _observe(self, decisions: Sequence[Decision]) -> None:
-        for (action, reason), count in Counter((d.action.value, d.reason) for d in decisions).items():
-            self._decisions.labels(action, reason).inc(count)
-        released = sum(
-            entry.reason == reasons.RELEASED_AFTER_DEFERRAL for decision in decisions for entry in decision.trace
-        )
+    async def _take_tenant_quotas(self, cases: Sequence[Case]) -> Sequence[Case]:
+        """Takes places in the quotas of tenants; returns the messages that have one, or need none."""
+        queues: dict[str, list[Case]] = {}
+        for case in cases:
+            if case.capped and case.tenant_quota is not None:
+                queues.setdefault(case.user.tenant, []).append(case)
+        if not queues:
+            return cases
+        asked = {tenant: (len(queue), queue[0].tenant_quota or 0) for tenant, queue in queues.items()}
+        for tenant, (places, before) in (await self._counters.take_tenant_quota(asked)).items():
+            for number, case in enumerate(queues[tenant]):
+                case.note_tenant_quota(before, taken=number < places)
+        return [case for case in cases if not case.tenant_spent]
+
+    async def _take_quotas(self, cases: Sequence[Case]) -> None:
+        """Takes places in the quotas of channels."""
+        queues: dict[Channel, list[Case]] = {}
+        for case in cases:
+            if case.channel_quota is not None:
+                queues.setdefault(case.channel, []).append(case)
+        asked = {channel: (len(queue), queue[0].channel_quota or 0) for channel, queue in queues.items()}
+        for channel, (places, before) in (await self._counters.take_quota(asked)).items():
+            for number, case in enumerate(queues[channel]):
+                case.note_quota(before, taken=number < places)
+
+    async def _give_back(self, cases: Sequence[Case], decisions: Sequence[Decision]) -> None:
+        """What found no quota does not cost the user a place of the day, nor the tenant one."""
+        lost = [case for case, decision in zip(cases, decisions, strict=True) if case.reserved and not decision.sends]
+        if lost:
+            tenants = Counter(case.user.tenant for case in lost if case.tenant_taken)
+            await self._counters.give_back([(case.user, case.message) for case in lost], tenants)
+
+    def _observe(self, cases: Iterable[Case], decisions: Sequence[Decision]) -> None:
+        for (action, reason), count in Counter([(decision.action, decision.reason) for decision in decisions]).items():
+            self._decisions.labels(action.value, reason).inc(count)
+        released = unknown = 0
+        for case, decision in zip(cases, decisions, strict=True):
+            if case.item.deferrals:
+                released += any(entry.reason == reasons.RELEASED_AFTER_DEFERRAL for entry in decision.trace)
+            if case.zone_unknown:
+                unknown += 1
         if released:
             self._released.inc(released)
             _log.warning("messages_released_in_quiet_hours", count=released)
+        if unknown:
+            self._zone_unknown.inc(unknown)
+            _log.warning("messages_to_unknown_zones", count=unknown)
 
 
-def rules_for(catalog: Catalog, scene_name: str, template_name: str = "") -> Rules:
-    """Returns what holds for one scene. Where the template is known, only the channels that it serves are used."""
-    scene = catalog.scene(scene_name)
+def rules_for(catalog: Catalog, scene_name: str, template_name: str = "", tenant: str = "") -> Rules:
+    """Returns what holds for a tenant's scene. Where the template is known, only channels that it serves are used."""
+    scene = catalog.scene(scene_name, tenant)
     template = catalog.template(template_name or scene.template)
     return Rules(
         scene=scene,
         channels=catalog.channels,
-        default_time_zone=catalog.default_time_zone,
+        default_time_zone=catalog.time_zone(tenant),
         policy_version=catalog.policy_version,
         served=template.channels if template is not None else None,
     )
-
-
-def _addresses(item: Item, person: Person, channels: Collection[Channel]) -> list[Address]:
-    """Returns every address at which a message could arrive."""
-    values = ((channel, address_on(channel, item, person)) for channel in channels)
-    return [Address(channel, value) for channel, value in values if value is not None]
 
 
 def _with_normal_address(item: Item) -> Item:
@@ -203,19 +221,3 @@ def _with_normal_address(item: Item) -> Item:
     except AddressError:
         return replace(item, address=None)
     return replace(item, address=Address(item.address.channel, value))
-
-
-def _place(candidate: Candidate, channel: Channel) -> Place:
-    item, policy = candidate.item, candidate.rules.scene.policy
-    return Place(
-        user=UserKey(item.tenant, item.user_id),
-        message=_message(item),
-        channel=channel,
-        cap_date=candidate.cap_date,
-        user_cap=policy.user_daily_cap,
-        channel_cap=policy.user_channel_daily_cap.get(channel),
-    )
-
-
-def _message(item: Item) -> str:
-    return f"{item.intent_id}:{item.hop}"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import grpc
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc
-from services.catalog.wire import channel_from_wire
+from services.catalog.wire import category_from_wire, channel_from_wire
 from services.chassis.errors import UnavailableError
 
 from .counters import RecentSend
@@ -47,7 +47,9 @@ class Dispatcher:
                     continue
                 user = UserKey(send.user.tenant, send.user.user_id)
                 message = f"{send.intent_id}:{send.hop}"
-                sends.append(RecentSend(user, message, channel, send.cap_date, send.sent_at.ToDatetime(tzinfo=UTC)))
+                sent_at = send.sent_at.ToDatetime(tzinfo=UTC)
+                category = category_from_wire(send.category)
+                sends.append(RecentSend(user, message, channel, send.cap_date, sent_at, category))
         return sends
 
     async def await_sending(
@@ -60,7 +62,7 @@ class Dispatcher:
         try:
             response = await self._stub.AwaitSending(request, timeout=wait_seconds)
         except grpc.aio.AioRpcError as error:
-            message = "the suppressions are stored, but what is leaving just now could not be waited for; call again"
+            message = "the wishes are stored, but what is leaving just now could not be waited for; call again"
             raise _unavailable(message, error) from error
         return int(response.in_flight)
 

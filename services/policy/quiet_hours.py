@@ -9,19 +9,22 @@ nobody is disturbed while the clock on the wall says night.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from services.catalog.rules import QuietWindow
 
 from .decision import Person
+from .wall_clock import instants
 
 ACTIVITY_TRUSTED = timedelta(days=30)
 MAX_SPREAD = timedelta(minutes=30)
+# Windows that follow each other without a gap are one; those that never leave a gap end here all the same.
+_FARTHEST = timedelta(days=8)
 _DAY = timedelta(days=1)
-_SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,8 @@ class ZoneChoice:
     Attributes:
         name: the zone.
         zone: the same, to calculate with.
-        source: `profile`, `activity` or `default`.
+        source: `kept` where it was chosen within the last two hours and another one would be by now; else `profile`,
+            `activity` or `default`.
         warning: `zone_unknown` where the one on record is none; else empty.
     """
 
@@ -39,6 +43,25 @@ class ZoneChoice:
     zone: ZoneInfo
     source: str
     warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMoment:
+    """A moment as a user's clock shows it.
+
+    Attributes:
+        choice: the user's zone.
+        text: date and time on that clock, with its offset.
+        day: the date on it, YYYY-MM-DD.
+        quiet_end: when the quiet time that runs there ends (UTC); None when none is running.
+        open_for: how long nobody sleeps then, see `open_time`.
+    """
+
+    choice: ZoneChoice
+    text: str
+    day: str
+    quiet_end: datetime | None
+    open_for: timedelta
 
 
 @lru_cache(maxsize=1_024)
@@ -50,83 +73,102 @@ def find_zone(name: str) -> ZoneInfo | None:
         return None
 
 
-def choose_zone(person: Person, default: str, now: datetime) -> ZoneChoice:
-    """Chooses the zone: the profile's, else that of an activity within 30 days, else the default.
+def zone_on_record(person: Person, now: datetime) -> tuple[str, str]:
+    """Returns the zone that is known of a user, and where from: the profile, else an activity within 30 days."""
+    if person.time_zone:
+        return person.time_zone, "profile"
+    if person.active_zone and person.active_at is not None and now - person.active_at <= ACTIVITY_TRUSTED:
+        return person.active_zone, "activity"
+    return "", "default"
+
+
+def choose_zone(person: Person, default: str, now: datetime, kept: str = "") -> ZoneChoice:
+    """Chooses the zone: the one on record, else the default; but one that is kept goes before.
 
     A name on record that is no zone gives the default, with a warning.
+
+    Args:
+        person: the user.
+        default: zone of users of whom none is known.
+        now: the moment.
+        kept: the zone that was chosen for this user within the last two hours.
     """
-    if person.time_zone:
-        name, source = person.time_zone, "profile"
-    elif person.active_zone and person.active_at is not None and now - person.active_at <= ACTIVITY_TRUSTED:
-        name, source = person.active_zone, "activity"
-    else:
-        return ZoneChoice(default, ZoneInfo(default), "default")
-    zone = find_zone(name)
-    if zone is None:
-        return ZoneChoice(default, ZoneInfo(default), "default", "zone_unknown")
-    return ZoneChoice(name, zone, source)
+    return resolve_zone(*zone_on_record(person, now), default, kept)
 
 
-def quiet_until(window: QuietWindow, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """Returns the instant (UTC) at which the running quiet window ends, or None when none is running.
+def resolve_zone(name: str, source: str, default: str, kept: str) -> ZoneChoice:
+    """Chooses between a zone on record, the default and the one that is kept; see `choose_zone`."""
+    on_record = find_zone(name) if name else None
+    warning = "zone_unknown" if name and on_record is None else ""
+    if kept and kept != name and (zone := find_zone(kept)) is not None:
+        return ZoneChoice(kept, zone, "kept", warning)
+    if on_record is not None:
+        return ZoneChoice(name, on_record, source)
+    return ZoneChoice(default, ZoneInfo(default), "default", warning)
 
-    The end may touch the next window (a day of 24 quiet hours but a gap in spring): the caller judges again then.
+
+def local_moment(choice: ZoneChoice, windows: Sequence[QuietWindow], now: datetime) -> LocalMoment:
+    """Returns a moment as a user's clock shows it, and whether one of the quiet windows holds there."""
+    local = now.astimezone(choice.zone)
+    end = quiet_until(windows, choice.zone, now)
+    open_for = MAX_SPREAD if end is None else open_time(windows, choice.zone, end)
+    return LocalMoment(choice, local.isoformat(timespec="seconds"), local.date().isoformat(), end, open_for)
+
+
+def quiet_until(windows: Sequence[QuietWindow], zone: ZoneInfo, now: datetime) -> datetime | None:
+    """Returns the instant (UTC) at which the running quiet time ends, or None when none is running.
+
+    Windows that overlap or follow each other without a gap are one quiet time.
     """
-    today = now.astimezone(zone).date()
-    # Yesterday's window may still run. Tomorrow's may run already where a zone skipped or repeats a whole day.
-    for day in (today - _DAY, today, today + _DAY):
-        start, end = _instants(window, zone, day)
-        if start <= now < end:
-            return end
-    return None
+    end = _running_until(windows, zone, now)
+    if end is None:
+        return None
+    while end - now < _FARTHEST and (further := _running_until(windows, zone, end)) is not None:
+        end = further
+    return end
 
 
-def spread(key: str, end: datetime, window: QuietWindow, expires_at: datetime | None) -> datetime:
-    """Returns the instant after a quiet window at which a message is due, spread so that not all leave at once.
+def open_time(windows: Sequence[QuietWindow], zone: ZoneInfo, end: datetime) -> timedelta:
+    """Returns how long after a quiet time nobody sleeps, at most as long as messages are spread."""
+    gaps = (start - end for start, stop in _around(windows, zone, end) if end < start < stop)
+    return min(MAX_SPREAD, min(gaps, default=MAX_SPREAD))
+
+
+def spread(key: str, end: datetime, open_for: timedelta, expires_at: datetime | None) -> datetime:
+    """Returns the instant after a quiet time at which a message is due, spread so that not all leave at once.
 
     The spread is 0 to 30 min, the same for the same key, so that a message judged again gets the same moment. It
-    stays before the next window and before the message expires.
+    stays before the next quiet time and before the message expires.
+
+    Args:
+        key: names the message.
+        end: when the quiet time ends.
+        open_for: how long nobody sleeps then, see `open_time`.
+        expires_at: when the message is worthless.
     """
     fraction = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") / 2**64
-    width = min(MAX_SPREAD, _open_time(window))
+    width = min(MAX_SPREAD, open_for)
     if expires_at is not None:
         width = min(width, expires_at - end)
     return end + width * fraction
 
 
-def _open_time(window: QuietWindow) -> timedelta:
-    """Returns how long nobody sleeps between two windows, by the clock on the wall."""
-    anchor = date(2000, 1, 1)
-    open_time = datetime.combine(anchor, window.start) - datetime.combine(anchor, window.end)
-    return open_time % _DAY
+def _running_until(windows: Sequence[QuietWindow], zone: ZoneInfo, now: datetime) -> datetime | None:
+    return max((end for start, end in _around(windows, zone, now) if start <= now < end), default=None)
+
+
+def _around(windows: Sequence[QuietWindow], zone: ZoneInfo, now: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Yields start and end of every window that may run at a moment, or starts soon after it."""
+    today = now.astimezone(zone).date()
+    # Yesterday's window may still run. Tomorrow's may run already where a zone skipped or repeats a whole day.
+    for day in (today - _DAY, today, today + _DAY):
+        for window in windows:
+            if day.weekday() in window.days:
+                yield _instants(window, zone, day)
 
 
 @lru_cache(maxsize=8_192)
 def _instants(window: QuietWindow, zone: ZoneInfo, day: date) -> tuple[datetime, datetime]:
     """Returns start and end (UTC) of the window that starts on a local day."""
     last_day = day if window.start < window.end else day + _DAY
-    return _instant(day, window.start, zone, second=False), _instant(last_day, window.end, zone, second=True)
-
-
-def _instant(day: date, at: time, zone: ZoneInfo, *, second: bool) -> datetime:
-    local = datetime.combine(day, at, zone)
-    first_reading = local.replace(fold=0).astimezone(UTC)
-    second_reading = local.replace(fold=1).astimezone(UTC)
-    if first_reading <= second_reading:  # once, or twice
-        return second_reading if second else first_reading
-    return _jump(zone, second_reading, first_reading)
-
-
-def _jump(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
-    """Returns the instant between two at which the zone's clock jumps, found by bisection to the second."""
-    offset = after.astimezone(zone).utcoffset()
-    while after - before > _SECOND:
-        middle = before + (after - before) // 2
-        middle = middle.replace(microsecond=0)
-        if middle <= before:
-            break
-        if middle.astimezone(zone).utcoffset() == offset:
-            after = middle
-        else:
-            before = middle
-    return after
+    return instants(day, window.start, zone)[0], instants(last_day, window.end, zone)[1]

@@ -1,6 +1,6 @@
--- The quota of one channel on the running UTC day.
+-- The quota of one channel, or of one tenant, on the running UTC day.
 --
--- KEYS[1]  hash of the channel: `day` (days since 1970, by Redis TIME) and `count`.
+-- KEYS[1]  hash of the channel or tenant: `day` (days since 1970, by Redis TIME) and `count`.
 -- ARGV[1]  how many places to take; negative gives some back.
 -- ARGV[2]  the quota; -1 sets no limit.
 -- Returns {places taken, count before}: the first so many of the asked ones have a place.
@@ -17,6 +17,9 @@ if wanted > 0 and quota >= 0 then
   taken = math.min(wanted, math.max(0, quota - count))
 elseif wanted < 0 then
   taken = math.max(wanted, -count)
+end
+if taken == 0 then
+  return {0, count}
 end
 redis.call('HSET', key, 'day', day, 'count', count + taken)
 redis.call('EXPIRE', key, 2 * DAY_SECONDS)

@@ -19,3 +19,6 @@ class PolicySettings(ChassisSettings):
         le=60,
         description="Longest time that Suppress waits for messages that are just being handed over.",
     )
+    shadow_kept_days: int = Field(
+        30, ge=1, le=366, description="Days for which decisions of a policy in shadow are kept where they differ."
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -14,9 +13,12 @@ from psycopg.rows import namedtuple_row
 from services.catalog.rules import Category, Channel
 from services.chassis.errors import UnavailableError
 from services.chassis.postgres import Connection, Pool, tenant_transaction
+from services.chassis.recordset import Recordset
 
-from .decision import Address, Person, Suppression, SuppressionSource, UserKey
-from .records import Activity, Profile, StoredSuppression, Wish
+from .decision import Address, Person, Preference, Suppression, SuppressionSource, UserKey
+from .records import Activity, Profile, StoredSuppression, SuppressionPage, Wish
+
+_Identity = tuple[str, str, str, str, str, str]
 
 # Someone would have to lift the same suppressions between our two statements this often.
 _MAX_ROUNDS = 5
@@ -30,19 +32,6 @@ FROM unnest(%(tenants)s::text[], %(users)s::text[]) AS asked (tenant, user_id)
 LEFT JOIN policy.profiles profile USING (tenant, user_id)
 LEFT JOIN policy.activity activity USING (tenant, user_id)
 WHERE profile.user_id IS NOT NULL OR activity.user_id IS NOT NULL
-"""
-
-_STANDING = """
-SELECT standing.* FROM unnest(%(tenants)s::text[], %(users)s::text[]) AS asked (tenant, user_id)
-JOIN policy.suppressions standing ON standing.tenant = asked.tenant AND standing.user_id = asked.user_id
-WHERE standing.lifted_at IS NULL AND standing.user_id <> ''
-UNION ALL
-SELECT standing.*
-FROM unnest(%(address_tenants)s::text[], %(channels)s::text[], %(addresses)s::text[])
-    AS asked (tenant, channel, address)
-JOIN policy.suppressions standing ON standing.tenant = asked.tenant
-    AND standing.address_channel = asked.channel AND standing.address = asked.address
-WHERE standing.lifted_at IS NULL AND standing.address <> ''
 """
 
 # Sorted, so that overlapping batches take their row locks in one order.
@@ -81,30 +70,38 @@ ON CONFLICT (tenant, user_id) DO UPDATE SET time_zone = excluded.time_zone, seen
 WHERE policy.activity.seen_at < excluded.seen_at
 """
 
-_WISHES = """
-unnest(%(ids)s::uuid[], %(users)s::text[], %(address_channels)s::text[], %(addresses)s::text[], %(channels)s::text[],
-       %(categories)s::text[], %(sources)s::text[], %(notes)s::text[])
-    AS wish (id, user_id, address_channel, address, channel, category, source, note)
-"""
+_WISHES = Recordset(
+    {
+        "id": "uuid",
+        "user_id": "text",
+        "address_channel": "text",
+        "address": "text",
+        "channel": "text",
+        "category": "text",
+        "source": "text",
+        "note": "text",
+    }
+)
 
 _SUPPRESS = f"""
 INSERT INTO policy.suppressions
     (id, tenant, user_id, address_channel, address, channel, category, source, note, created_by)
 SELECT id, %(tenant)s, user_id, address_channel, address, channel, category, source, note, %(created_by)s
-FROM {_WISHES}
+FROM {_WISHES.source("wishes")}
 ORDER BY user_id, address_channel, address, channel, category, source
 ON CONFLICT (tenant, user_id, address_channel, address, channel, category, source) WHERE lifted_at IS NULL DO NOTHING
+RETURNING id, created_at
 """  # noqa: S608 - a constant of ours
 
 # A statement of its own: it sees what another transaction committed while ours waited for it.
 _READ_WISHES = f"""
 SELECT standing.*
-FROM {_WISHES}
+FROM {_WISHES.source("wishes")}
 JOIN policy.suppressions standing
     ON standing.tenant = %(tenant)s AND standing.lifted_at IS NULL
     AND (standing.user_id, standing.address_channel, standing.address, standing.channel, standing.category,
          standing.source)
-      = (wish.user_id, wish.address_channel, wish.address, wish.channel, wish.category, wish.source)
+      = (wishes.user_id, wishes.address_channel, wishes.address, wishes.channel, wishes.category, wishes.source)
 """  # noqa: S608 - a constant of ours
 
 _LIFT = """
@@ -116,19 +113,34 @@ WHERE id IN (
 )
 """
 
-# Ids are UUIDs of version 7: their order is that of storing.
+_FIND_SUPPRESSIONS = "SELECT * FROM policy.suppressions WHERE tenant = %(tenant)s AND id = ANY(%(ids)s::uuid[])"
+
+# Ids are UUIDs of version 7: their order is that of storing. Every filter names its partial index by `lifted_at`.
 _LIST_SUPPRESSIONS = """
 SELECT * FROM policy.suppressions
-WHERE tenant = %(tenant)s AND lifted_at IS NULL
-  AND (%(user_id)s = '' OR user_id = %(user_id)s)
-  AND (%(address)s = '' OR (address_channel = %(address_channel)s AND address = %(address)s))
+WHERE tenant = %(tenant)s
+  AND (%(user_id)s = '' OR (lifted_at IS NULL AND user_id = %(user_id)s)
+                        OR (lifted_at IS NOT NULL AND user_id = %(user_id)s))
+  AND (%(address)s = '' OR (lifted_at IS NULL AND address_channel = %(address_channel)s AND address = %(address)s)
+                        OR (lifted_at IS NOT NULL AND address_channel = %(address_channel)s AND address = %(address)s))
+  AND (%(source)s = '' OR source = %(source)s)
+  AND (%(include_lifted)s OR lifted_at IS NULL)
   AND (%(before)s::uuid IS NULL OR id < %(before)s::uuid)
 ORDER BY id DESC LIMIT %(limit)s
 """
 
+_LIST_PROFILES = """
+SELECT profile.user_id, profile.locale, profile.time_zone,
+       (SELECT jsonb_object_agg(address.channel, address.value) FROM policy.addresses address
+        WHERE address.tenant = profile.tenant AND address.user_id = profile.user_id) AS addresses
+FROM policy.profiles profile
+WHERE profile.tenant = %(tenant)s AND profile.user_id > %(after)s
+ORDER BY profile.user_id LIMIT %(limit)s
+"""
+
 
 class PolicyStore:
-    """Profiles, activities and suppressions in PostgreSQL.
+    """Profiles, activities, preferences and suppressions in PostgreSQL.
 
     Args:
         engine: pool of the role engine, for batches across tenants.
@@ -155,21 +167,6 @@ class PolicyStore:
             for row in rows
         }
 
-    async def suppressions(
-        self, users: Sequence[UserKey], addresses: Sequence[tuple[str, Address]]
-    ) -> list[tuple[str, Suppression]]:
-        """Returns the standing suppressions of these users and (tenant, address) pairs, each with its tenant."""
-        values = {
-            "tenants": [user.tenant for user in users],
-            "users": [user.user_id for user in users],
-            "address_tenants": [tenant for tenant, _ in addresses],
-            "channels": [address.channel.value for _, address in addresses],
-            "addresses": [address.value for _, address in addresses],
-        }
-        async with self._engine.connection() as connection:
-            rows = await _rows(connection, _STANDING, values)
-        return [(row.tenant, _suppression(row)) for row in rows]
-
     async def upsert_profiles(self, tenant: str, profiles: Sequence[Profile]) -> None:
         """Creates or replaces profiles with their addresses, all or none; each user at most once."""
         owned = [
@@ -194,7 +191,13 @@ class PolicyStore:
         """Returns the profiles that exist, by user."""
         async with tenant_transaction(self._api, tenant) as connection:
             rows = await _rows(connection, _GET_PROFILES, {"tenant": tenant, "users": list(user_ids)})
-        return [Profile(row.user_id, _addresses(row.addresses), row.locale, row.time_zone) for row in rows]
+        return [_profile(row) for row in rows]
+
+    async def list_profiles(self, tenant: str, after: str, limit: int) -> list[Profile]:
+        """Returns the profiles after a user, by user; from the first on for an empty one."""
+        async with tenant_transaction(self._api, tenant) as connection:
+            rows = await _rows(connection, _LIST_PROFILES, {"tenant": tenant, "after": after, "limit": limit})
+        return [_profile(row) for row in rows]
 
     async def report_activity(self, tenant: str, activities: Sequence[Activity]) -> None:
         """Notes activities; an older one never replaces a newer one."""
@@ -214,21 +217,26 @@ class PolicyStore:
             What stands now for each wish, in their order.
         """
         identities = [_identity(wish) for wish in wishes]
-        columns: list[list[str]] = [list(column) for column in zip(*identities, strict=True)]
-        names = ("users", "address_channels", "addresses", "channels", "categories", "sources")
-        values: dict[str, Any] = {
-            "tenant": tenant,
-            "created_by": created_by,
-            "ids": [uuid6.uuid7() for _ in wishes],
-            "notes": [wish.note for wish in wishes],
-            **dict(zip(names, columns, strict=True)),
-        }
+        missing = dict(zip(identities, wishes, strict=True))
+        stored: dict[_Identity, StoredSuppression] = {}
         for _ in range(_MAX_ROUNDS):
+            named = {uuid6.uuid7(): identity for identity in missing}
+            values = {
+                "tenant": tenant,
+                "created_by": created_by,
+                "wishes": _WISHES.encode((id_, *identity, missing[identity].note) for id_, identity in named.items()),
+            }
             async with tenant_transaction(self._api, tenant) as connection:
-                await connection.execute(_SUPPRESS, values)
-                rows = await _rows(connection, _READ_WISHES, values)
-            stored = {_identity(entry.wish): entry for entry in map(_stored, rows)}
-            if all(identity in stored for identity in identities):
+                for row in await _rows(connection, _SUPPRESS, values):
+                    identity = named[row.id]
+                    stored[identity] = StoredSuppression(
+                        str(row.id), missing.pop(identity), created_by, row.created_at
+                    )
+                if missing:
+                    for entry in map(_stored, await _rows(connection, _READ_WISHES, values)):
+                        stored[_identity(entry.wish)] = entry
+            missing = {identity: wish for identity, wish in missing.items() if identity not in stored}
+            if not missing:
                 return [stored[identity] for identity in identities]
         raise UnavailableError("the same suppressions are being lifted at the moment")
 
@@ -238,24 +246,24 @@ class PolicyStore:
             cursor = await connection.execute(_LIFT, {"tenant": tenant, "ids": list(ids), "lifted_by": lifted_by})
             return cursor.rowcount
 
-    async def list_suppressions(
-        self, tenant: str, *, user_id: str, address: Address | None, before: UUID | None, limit: int
-    ) -> list[StoredSuppression]:
-        """Returns standing suppressions, newest first.
+    async def find_suppressions(self, tenant: str, ids: Sequence[UUID]) -> list[StoredSuppression]:
+        """Returns suppressions by their ids, lifted ones too."""
+        if not ids:
+            return []
+        async with tenant_transaction(self._api, tenant) as connection:
+            rows = await _rows(connection, _FIND_SUPPRESSIONS, {"tenant": tenant, "ids": list(ids)})
+        return [_stored(row) for row in rows]
 
-        Args:
-            tenant: whose.
-            user_id: keeps those of this user; empty keeps all.
-            address: keeps those of this address; None keeps all.
-            before: keeps those stored before this one.
-            limit: how many at most.
-        """
+    async def list_suppressions(self, tenant: str, page: SuppressionPage, limit: int) -> list[StoredSuppression]:
+        """Returns suppressions, newest first, `limit` at most."""
         values = {
             "tenant": tenant,
-            "user_id": user_id,
-            "address_channel": address.channel.value if address else "",
-            "address": address.value if address else "",
-            "before": before,
+            "user_id": page.user_id,
+            "address_channel": page.address.channel.value if page.address else "",
+            "address": page.address.value if page.address else "",
+            "source": page.source.value if page.source else "",
+            "include_lifted": page.include_lifted,
+            "before": page.before,
             "limit": limit,
         }
         async with tenant_transaction(self._api, tenant) as connection:
@@ -268,15 +276,16 @@ async def _rows(connection: Connection, statement: str, values: Mapping[str, Any
         return await cursor.fetchall()
 
 
-def _identity(wish: Wish) -> tuple[str, str, str, str, str, str]:
+def _identity(wish: Wish) -> _Identity:
     """Returns what makes two wishes the same, as the columns of the unique index."""
+    address = wish.address
     return (
         wish.user_id,
-        wish.address.channel.value if wish.address else "",
-        wish.address.value if wish.address else "",
-        wish.channel.value if wish.channel else "",
-        wish.category.value if wish.category else "",
-        wish.source.value,
+        address.channel if address else "",
+        address.value if address else "",
+        wish.channel or "",
+        wish.category or "",
+        wish.source,
     )
 
 
@@ -284,11 +293,25 @@ def _addresses(stored: Mapping[str, str] | None) -> Mapping[Channel, str]:
     return MappingProxyType({Channel(channel): value for channel, value in (stored or {}).items()})
 
 
+def _profile(row: Any) -> Profile:
+    return Profile(row.user_id, _addresses(row.addresses), row.locale, row.time_zone)
+
+
 def _address(row: Any) -> Address | None:
     return Address(Channel(row.address_channel), row.address) if row.address else None
 
 
-def _suppression(row: Any) -> Suppression:
+def preference_of(row: Any) -> Preference:
+    """Returns the choice in a row of `policy.preferences`."""
+    return Preference(
+        category=Category(row.category) if row.category else None,
+        channel=Channel(row.channel) if row.channel else None,
+        opt_in=row.opt_in,
+    )
+
+
+def suppression_of(row: Any) -> Suppression:
+    """Returns the suppression in a row of `policy.suppressions`."""
     return Suppression(
         suppression_id=str(row.id),
         source=SuppressionSource(row.source),
@@ -300,7 +323,6 @@ def _suppression(row: Any) -> Suppression:
 
 
 def _stored(row: Any) -> StoredSuppression:
-    created_at: datetime = row.created_at
     wish = Wish(
         source=SuppressionSource(row.source),
         user_id=row.user_id,
@@ -309,4 +331,4 @@ def _stored(row: Any) -> StoredSuppression:
         category=Category(row.category) if row.category else None,
         note=row.note,
     )
-    return StoredSuppression(str(row.id), wish, row.created_by, created_at)
+    return StoredSuppression(str(row.id), wish, row.created_by, row.created_at, row.lifted_by or "", row.lifted_at)

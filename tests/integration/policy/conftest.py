@@ -26,6 +26,7 @@ from services.chassis.server import serving
 from services.policy.app import open_policy
 from services.policy.counters import Counters
 from services.policy.judge import Judge
+from services.policy.lookup import Lookup
 from services.policy.settings import PolicySettings
 from services.policy.store import PolicyStore
 
@@ -58,7 +59,7 @@ def deployment() -> str:
 
 @pytest.fixture
 def counters(redis_client: redis.asyncio.Redis, deployment: str, memory: Memory, clock: ManualClock) -> Counters:
-    return Counters(redis_client, deployment=deployment, memory=memory, clock=clock)
+    return Counters(redis_client, deployment=deployment, memory=memory, clearances=memory, clock=clock)
 
 
 @pytest.fixture
@@ -74,8 +75,25 @@ def config_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def judge(config_dir: Path, store: PolicyStore, counters: Counters, clock: ManualClock) -> Judge:
-    return Judge(CatalogHolder(config_dir), store, counters, clock, prometheus_client.CollectorRegistry())
+async def directory(migrated: Any) -> AsyncIterator[Lookup]:
+    async with open_pool("engine", migrated.engine, 4) as engine:
+        yield Lookup(engine)
+
+
+@pytest.fixture
+def metrics() -> prometheus_client.CollectorRegistry:
+    return prometheus_client.CollectorRegistry()
+
+
+@pytest.fixture
+def judge(
+    config_dir: Path,
+    directory: Lookup,
+    counters: Counters,
+    clock: ManualClock,
+    metrics: prometheus_client.CollectorRegistry,
+) -> Judge:
+    return Judge(CatalogHolder(config_dir), directory, counters, clock, metrics)
 
 
 @pytest.fixture
@@ -113,5 +131,5 @@ async def served(
         serving(settings, open_policy, runtime) as endpoints,
         grpc.aio.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel,
     ):
-        yield Served(channel, played, dispatcher_server)
+        yield Served(f"127.0.0.1:{endpoints.grpc_port}", channel, played, dispatcher_server)
     await dispatcher_server.stop(0)

@@ -27,19 +27,27 @@ channels:
 scenes:
   code: {category: verification, channels: [email]}
   text: {channels: [sms]}
+  sale: {category: marketing, channels: [email]}
+  newsletter: {category: marketing, opt_in: true}
 """
 
 
 class Memory:
-    """What the dispatcher would remember of sends: a port of ours, played."""
+    """What the dispatcher would remember of sends, and the operators of what they cleared: ports of ours, played."""
 
     def __init__(self) -> None:
         self.sends: list[RecentSend] = []
+        self.cleared: dict[UserKey, datetime] = {}
+        # It tells of tasks by their last change, which may be long after they were made.
+        self.forgets = True
         self.questions: list[list[UserKey]] = []
 
     async def recent_sends(self, users: Sequence[UserKey], since: datetime) -> list[RecentSend]:
         self.questions.append(list(users))
-        return [send for send in self.sends if send.user in users and send.sent_at >= since]
+        return [send for send in self.sends if send.user in users and (send.sent_at >= since or not self.forgets)]
+
+    async def cleared_since(self, users: Sequence[UserKey]) -> dict[UserKey, datetime]:
+        return {user: moment for user, moment in self.cleared.items() if user in users}
 
 
 def item(user_id: str = "ann", intent_id: str | None = None, **changes: Any) -> Item:
@@ -69,8 +77,9 @@ class PlayedDispatcher(dispatcher_pb2_grpc.DispatcherServiceServicer):
 
 @dataclass
 class Served:
-    """A running policy service: a channel to it, its keys by role, and the dispatcher it knows."""
+    """A running policy service: where it is, a channel to it, and the dispatcher it knows."""
 
+    target: str
     channel: grpc.aio.Channel
     dispatcher: PlayedDispatcher
     dispatcher_server: grpc.aio.Server

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
-from types import MappingProxyType
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from services.catalog.rules import (
-    Category,
-    Channel,
-    ChannelRules,
-    Policy,
-    QuietWindow,
-    RetryRules,
-    SceneRules,
-    UnknownSend,
-)
+from services.catalog.rules import Category, Channel, Digest, QuietWindow, WindowCap
 from services.policy import reasons
 from services.policy.decision import (
     Action,
@@ -28,59 +15,26 @@ from services.policy.decision import (
     Decision,
     Facts,
     Gate,
+    GateEntry,
     GateOutcome,
-    Item,
+    LocalTime,
     Person,
-    Rules,
+    Preference,
     Suppression,
     SuppressionSource,
     Usage,
 )
-from services.policy.evaluate import evaluate
+from services.policy.evaluate import Bench, evaluate
 
-NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
-NIGHT = datetime(2026, 6, 1, 23, tzinfo=UTC)
-MORNING = datetime(2026, 6, 2, 8, tzinfo=UTC)
-ANN = Person({Channel.EMAIL: "ann@example.com", Channel.SMS: "+16502530000"}, locale="de-CH")
-POLICY = Policy(
-    name="default",
-    quiet_hours=QuietWindow(time(22, 30), time(8)),
-    quiet_exempt_scenes=frozenset(),
-    user_daily_cap=3,
-    user_channel_daily_cap=MappingProxyType({Channel.SMS: 2, Channel.EMAIL: 5}),
-    retry=RetryRules(4, 3, 300, 0.3),
-    task_ttl=timedelta(days=1),
-)
+from .world import ANN, MORNING, NIGHT, NOON, POLICY, item, rules, scene
+
+# The gates that every message meets; the others are asked where the intent or its scene uses them.
+COMMON = [Gate.CHANNEL, Gate.SUPPRESSION, Gate.QUIET_HOURS, Gate.FREQUENCY, Gate.CHANNEL_QUOTA]
 
 
-def scene(category: Category = Category.NOTIFICATION, policy: Policy = POLICY, **changes: object) -> SceneRules:
-    rules = SceneRules(
-        name="order_shipped",
-        category=category,
-        declared=True,
-        channels=None,
-        policy=policy,
-        template="order_shipped",
-        quiet_exempt=category in {Category.VERIFICATION, Category.ALERT},
-        unknown_send=UnknownSend.FAIL,
-        intent_key_window=None,
-    )
-    return replace(rules, **changes)  # type: ignore[arg-type]  # each test names real fields
-
-
-def rules(scene_rules: SceneRules | None = None, *, quota: Mapping[Channel, int] | None = None) -> Rules:
-    fallbacks = {Channel.SMS: Channel.EMAIL}
-    quotas = quota or {}
-    channels = {
-        channel: ChannelRules(channel, 1, 1, quotas.get(channel, 1_000), fallbacks.get(channel))
-        for channel in (Channel.SMS, Channel.EMAIL, Channel.WEBHOOK)
-    }
-    return Rules(scene_rules or scene(), channels, "UTC", "hash")
-
-
-def item(**changes: object) -> Item:
-    plain = Item(intent_id="intent-1", hop=0, tenant="acme", user_id="ann", scene="order_shipped")
-    return replace(plain, **changes)  # type: ignore[arg-type]  # each test names real fields
+def entry(decision: Decision, gate: Gate) -> GateEntry:
+    (found,) = [entry for entry in decision.trace if entry.gate is gate]
+    return found
 
 
 def outcomes(decision: Decision) -> list[tuple[Gate, GateOutcome]]:
@@ -93,7 +47,7 @@ def test_a_message_that_nothing_speaks_against_is_sent_and_every_gate_is_on_reco
     assert decision.reason == ""
     assert (decision.channel, decision.address, decision.locale) == (Channel.SMS, "+16502530000", "de-CH")
     assert decision.cap_date == "2026-06-01"
-    assert outcomes(decision) == [(gate, GateOutcome.PASSED) for gate in Gate]
+    assert outcomes(decision) == [(gate, GateOutcome.PASSED) for gate in COMMON]
     assert decision.policy_version == "hash"
     assert decision.decided_at == NOON
 
@@ -221,7 +175,7 @@ def test_a_message_is_judged_by_the_users_clock() -> None:
 
 def test_a_zone_that_is_none_gives_the_default_and_a_warning() -> None:
     decision = evaluate(item(), Facts(replace(ANN, time_zone="Asia/Nowhere")), rules(), NOON)
-    inputs = decision.trace[2].inputs
+    inputs = entry(decision, Gate.QUIET_HOURS).inputs
     assert (inputs["zone"], inputs["zone_source"], inputs["warning"]) == ("UTC", "default", "zone_unknown")
 
 
@@ -259,7 +213,7 @@ def test_a_message_is_deferred_once_unless_it_is_late_by_our_own_fault(late: tim
     decision = evaluate(again, Facts(ANN), rules(), NIGHT)
     assert decision.action is action
     if action is Action.SEND_NOW:
-        assert decision.trace[2].reason == reasons.RELEASED_AFTER_DEFERRAL
+        assert entry(decision, Gate.QUIET_HOURS).reason == reasons.RELEASED_AFTER_DEFERRAL
 
 
 def test_a_late_message_that_expires_in_this_night_is_dropped() -> None:
@@ -323,110 +277,202 @@ def test_a_message_that_fell_back_does_not_fall_further() -> None:
     assert decision.action is Action.DROP
 
 
-# --- what holds for every input ---------------------------------------------------------------------------------
+# --- scheduled --------------------------------------------------------------------------------------------------
 
-CHANNELS = st.sampled_from([Channel.SMS, Channel.EMAIL, Channel.WEBHOOK])
-MOMENTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)).map(  # noqa: DTZ001 - the zone follows
-    lambda moment: moment.replace(tzinfo=UTC)
+MARCH = datetime(2026, 3, 7, 17, tzinfo=UTC)
+NEW_YORKER = replace(ANN, time_zone="America/New_York")
+
+
+def test_eight_the_next_morning_is_eight_by_the_recipients_clock_though_clocks_change_that_night() -> None:
+    asked = item(send_at_local=LocalTime(time(8)), submitted_at=MARCH)
+    decision = evaluate(asked, Facts(NEW_YORKER), rules(), MARCH)
+    assert (decision.action, decision.reason, decision.held_by) == (Action.DEFER, "scheduled", Gate.SCHEDULE)
+    assert decision.until == datetime(2026, 3, 8, 12, tzinfo=UTC)
+    assert (decision.channel, decision.address, decision.cap_date) == (None, "", "")
+    assert outcomes(decision) == [(Gate.SCHEDULE, GateOutcome.DEFERRED)]
+
+
+def test_a_scheduled_message_is_judged_by_every_gate_when_its_moment_has_come() -> None:
+    at_eight = datetime(2026, 3, 8, 12, tzinfo=UTC)
+    due = item(send_at_local=LocalTime(time(8)), submitted_at=MARCH, scheduled=True, planned_at=at_eight)
+    decision = evaluate(due, Facts(NEW_YORKER), rules(), at_eight)
+    assert decision.action is Action.SEND_NOW
+    assert [gate for gate, _ in outcomes(decision)] == [Gate.SCHEDULE, *COMMON]
+    # It was held by the schedule, not by a night: quiet hours may still defer it.
+    late = evaluate(replace(due, planned_at=NIGHT), Facts(ANN), rules(), NIGHT)
+    assert (late.action, late.held_by) == (Action.DEFER, Gate.QUIET_HOURS)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "action"),
+    [(timedelta(seconds=1), Action.DEFER), (timedelta(0), Action.SEND_NOW), (timedelta(days=-1), Action.SEND_NOW)],
 )
-PEOPLE = st.builds(
-    Person,
-    addresses=st.dictionaries(CHANNELS, st.sampled_from(["a", "b"])),
-    time_zone=st.sampled_from(["", "America/New_York", "Asia/Kolkata", "Asia/Nowhere"]),
+def test_a_message_waits_for_its_moment_and_not_for_one_that_is_over(ahead: timedelta, action: Action) -> None:
+    decision = evaluate(item(send_at=NOON + ahead), Facts(ANN), rules(), NOON)
+    assert decision.action is action
+    assert decision.until == (NOON + ahead if action is Action.DEFER else None)
+
+
+def test_what_expires_before_its_moment_is_dropped_at_once() -> None:
+    asked = item(send_at=NOON + timedelta(hours=2), expires_at=NOON + timedelta(hours=2))
+    decision = evaluate(asked, Facts(ANN), rules(), NOON)
+    assert (decision.action, decision.reason) == (Action.DROP, "expires_before_send_at")
+
+
+# --- gradual release --------------------------------------------------------------------------------------------
+
+
+def test_a_scene_is_switched_on_for_a_share_of_users_and_always_the_same() -> None:
+    half, more = rules(scene(share=0.5)), rules(scene(share=0.7))
+    users = [item(user_id=f"u{number}") for number in range(400)]
+    on = {one.user_id for one in users if evaluate(one, Facts(ANN), half, NOON).sends}
+    assert 140 < len(on) < 260
+    assert on == {one.user_id for one in users if evaluate(one, Facts(ANN), half, NIGHT).reason != "not_released"}
+    assert on < {one.user_id for one in users if evaluate(one, Facts(ANN), more, NOON).sends}
+    off = next(one for one in users if one.user_id not in on)
+    decision = evaluate(off, Facts(ANN), half, NOON)
+    assert (decision.action, decision.reason) == (Action.DROP, "not_released")
+    assert outcomes(decision) == [(Gate.RELEASE, GateOutcome.DROPPED)]
+
+
+# --- preferences ------------------------------------------------------------------------------------------------
+
+SALE = scene(Category.MARKETING)
+
+
+def yes(category: Category | None, channel: Channel | None) -> Preference:
+    return Preference(category, channel, opt_in=True)
+
+
+def no(category: Category | None, channel: Channel | None) -> Preference:
+    return Preference(category, channel, opt_in=False)
+
+
+@pytest.mark.parametrize(
+    ("preferences", "reason"),
+    [
+        ([], ""),
+        ([no(None, None)], "preference_opted_out"),
+        ([no(Category.MARKETING, None)], "preference_opted_out"),
+        ([no(None, Channel.SMS)], "preference_opted_out"),
+        ([no(None, Channel.EMAIL)], ""),
+        ([no(Category.ALERT, None)], ""),
+        # The narrowest choice that fits counts, whichever way round.
+        ([no(None, None), yes(None, Channel.SMS)], ""),
+        ([yes(None, Channel.SMS), no(Category.MARKETING, None)], "preference_opted_out"),
+        ([no(Category.MARKETING, None), yes(Category.MARKETING, Channel.SMS)], ""),
+        ([no(Category.MARKETING, Channel.SMS), yes(None, None)], "preference_opted_out"),
+    ],
 )
-SUPPRESSIONS = st.builds(
-    Suppression,
-    suppression_id=st.uuids().map(str),
-    source=st.sampled_from(SuppressionSource),
-    user_id=st.sampled_from(["ann", "bob"]),
-    address=st.none() | st.builds(Address, CHANNELS, st.sampled_from(["a", "b"])),
-    channel=st.none() | CHANNELS,
-    category=st.none() | st.sampled_from(Category),
+def test_a_users_narrowest_choice_counts(preferences: list[Preference], reason: str) -> None:
+    for order in (preferences, preferences[::-1]):
+        decision = evaluate(item(), Facts(ANN, preferences=tuple(order)), rules(SALE), NOON)
+        assert decision.reason == reason
+
+
+def test_a_code_heeds_only_a_choice_about_codes() -> None:
+    code = rules(scene(Category.VERIFICATION))
+    assert evaluate(item(), Facts(ANN, preferences=(no(None, None),)), code, NOON).sends
+    own = Preference(Category.VERIFICATION, None, opt_in=False)
+    assert evaluate(item(), Facts(ANN, preferences=(own,)), code, NOON).reason == "preference_opted_out"
+
+
+def test_a_scene_that_needs_opting_in_reaches_only_who_did() -> None:
+    newsletter = rules(scene(Category.MARKETING, opt_in=True))
+    wanted = Preference(Category.MARKETING, None, opt_in=True)
+    assert evaluate(item(), Facts(ANN), newsletter, NOON).reason == "opt_in_missing"
+    assert evaluate(item(), Facts(ANN, preferences=(wanted,)), newsletter, NOON).sends
+
+
+def test_opting_in_never_lifts_a_suppression() -> None:
+    wanted = Preference(Category.NOTIFICATION, Channel.SMS, opt_in=True)
+    assert evaluate(item(), Facts(ANN, (by_user(),), (wanted,)), rules(), NOON).reason == "user_unsubscribed"
+
+
+def test_nothing_falls_back_to_a_channel_that_the_user_opted_out_of() -> None:
+    facts = Facts(ANN, preferences=(Preference(None, Channel.EMAIL, opt_in=False),), quota_used=SPENT)
+    decision = evaluate(item(), facts, rules(), NOON)
+    assert entry(decision, Gate.CHANNEL_QUOTA).inputs["fallback_refused"] == "preference_opted_out"
+
+
+# --- digest -----------------------------------------------------------------------------------------------------
+
+GATHERING = scene(digest=Digest(timedelta(hours=1), max_items=None))
+
+
+def test_a_message_of_a_gathering_scene_waits_for_its_digest_and_counts_on_nothing() -> None:
+    decision = evaluate(item(), Facts(ANN), rules(GATHERING), NOON)
+    assert (decision.action, decision.reason, decision.held_by) == (Action.DEFER, "gathered", Gate.DIGEST)
+    assert decision.until == NOON + timedelta(hours=1)
+    assert decision.cap_date == ""
+    # At night too: it is the digest that is judged by the hour.
+    assert evaluate(item(), Facts(ANN), rules(GATHERING), NIGHT).held_by is Gate.DIGEST
+
+
+def test_a_digest_itself_is_judged_like_any_message() -> None:
+    decision = evaluate(item(gathered=True), Facts(ANN), rules(GATHERING), NOON)
+    assert decision.action is Action.SEND_NOW
+    assert entry(decision, Gate.DIGEST).reason == "already_gathered"
+
+
+def test_what_would_expire_in_the_digest_goes_by_itself() -> None:
+    decision = evaluate(item(expires_at=NOON + timedelta(minutes=5)), Facts(ANN), rules(GATHERING), NOON)
+    assert decision.action is Action.SEND_NOW
+    assert entry(decision, Gate.DIGEST).reason == "expires_before_digest"
+
+
+# --- further limits ---------------------------------------------------------------------------------------------
+
+
+def test_several_quiet_windows_are_one_deferral() -> None:
+    windows = (QuietWindow(time(22), time(8)), QuietWindow(time(8), time(9)))
+    law = rules(scene(policy=replace(POLICY, quiet_hours=windows)))
+    decision = evaluate(item(), Facts(ANN), law, NIGHT)
+    assert decision.until is not None
+    assert MORNING + timedelta(hours=1) <= decision.until < MORNING + timedelta(hours=1, minutes=30)
+    assert entry(decision, Gate.QUIET_HOURS).inputs["window"] == "22:00-08:00,08:00-09:00"
+
+
+def test_the_zone_that_is_kept_is_the_one_that_counts() -> None:
+    tokyo = replace(ANN, time_zone="Asia/Tokyo")
+    decision = evaluate(item(), Facts(tokyo, kept_zone="UTC"), rules(), NIGHT)
+    assert decision.action is Action.DEFER
+    assert entry(decision, Gate.QUIET_HOURS).inputs["zone_source"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"), [((), ""), ((1, 4), ""), ((2, 4), "user_window_cap"), ((0, 5), "user_window_cap")]
 )
-USAGES = st.builds(Usage, user=st.integers(0, 4), channel=st.integers(0, 4), own=st.booleans())
-FACTS = st.builds(
-    Facts,
-    person=PEOPLE,
-    suppressions=st.lists(SUPPRESSIONS, max_size=2).map(tuple),
-    usage=st.dictionaries(CHANNELS, USAGES),
-    quota_used=st.dictionaries(CHANNELS, st.integers(0, 3)),
-)
-ITEMS = st.builds(
-    item,
-    hop=st.integers(0, 1),
-    channels=st.lists(CHANNELS, max_size=2, unique=True).map(tuple),
-    expires_at=st.none() | MOMENTS,
-    deferrals=st.integers(0, 2),
-    planned_at=st.none() | MOMENTS,
-)
-HOURS = st.integers(0, 23).map(time)
-WINDOWS = st.tuples(HOURS, HOURS).filter(lambda pair: pair[0] != pair[1]).map(lambda pair: QuietWindow(*pair))
-POLICIES = st.builds(
-    replace,
-    st.just(POLICY),
-    quiet_hours=st.none() | WINDOWS,
-    user_daily_cap=st.none() | st.integers(0, 4),
-    user_channel_daily_cap=st.dictionaries(CHANNELS, st.integers(0, 4)),
-)
-SCENES = st.builds(
-    scene,
-    category=st.sampled_from(Category),
-    policy=POLICIES,
-    channels=st.none() | st.lists(CHANNELS, min_size=1, unique=True).map(tuple),
-)
-RULES = st.builds(
-    lambda rules_scene, quota: rules(rules_scene, quota=quota), SCENES, st.dictionaries(CHANNELS, st.integers(0, 3))
-)
+def test_a_user_gets_no_more_within_a_sliding_window_than_the_caps_allow(counts: tuple[int, ...], reason: str) -> None:
+    caps = (WindowCap(2, timedelta(days=7)), WindowCap(5, timedelta(days=30)))
+    law = rules(scene(Category.MARKETING, policy=replace(POLICY, user_window_caps=caps)))
+    decision = evaluate(item(), Facts(ANN, usage={Channel.SMS: Usage(windows=counts)}), law, NOON)
+    assert decision.reason == reason
+    assert entry(decision, Gate.FREQUENCY).inputs["window_limit"] == "2,5"
+    own = evaluate(item(), Facts(ANN, usage={Channel.SMS: Usage(own=True, windows=counts)}), law, NOON)
+    assert own.sends
 
 
-@given(ITEMS, FACTS, RULES, MOMENTS)
-def test_the_same_input_gives_the_same_decision(asked: Item, facts: Facts, law: Rules, now: datetime) -> None:
-    assert evaluate(asked, facts, law, now) == evaluate(asked, facts, law, now)
+def test_a_cap_of_none_within_a_window_lets_nothing_through() -> None:
+    law = rules(scene(policy=replace(POLICY, user_window_caps=(WindowCap(0, timedelta(days=1)),))))
+    assert evaluate(item(), Facts(ANN), law, NOON).reason == "user_window_cap"
 
 
-@given(ITEMS, FACTS, RULES, MOMENTS)
-def test_gates_are_asked_in_the_documented_order_until_one_holds_the_message(
-    asked: Item, facts: Facts, law: Rules, now: datetime
-) -> None:
-    decision = evaluate(asked, facts, law, now)
-    gates = [entry.gate for entry in decision.trace]
-    assert gates == list(Gate)[: len(gates)]
-    holding = {GateOutcome.DROPPED, GateOutcome.DEFERRED}
-    assert all(entry.outcome not in holding for entry in decision.trace[:-1])
-    assert decision.sends is (decision.trace[-1].outcome not in holding)
-    assert decision.sends is (len(gates) == len(Gate) and decision.action is not Action.DROP)
+def test_a_spent_tenant_sends_nothing_but_codes_and_what_has_its_place() -> None:
+    policy = replace(POLICY, tenant_daily_quota=10)
+    facts = Facts(ANN, tenant_used=10)
+    decision = evaluate(item(), facts, rules(scene(policy=policy)), NOON)
+    assert (decision.action, decision.reason) == (Action.DROP, "tenant_daily_quota")
+    assert entry(decision, Gate.FREQUENCY).inputs["tenant_limit"] == "10"
+    assert evaluate(item(), replace(facts, tenant_used=9), rules(scene(policy=policy)), NOON).sends
+    assert evaluate(item(), facts, rules(scene(Category.VERIFICATION, policy)), NOON).sends
+    held = replace(facts, usage={Channel.SMS: Usage(own=True)})
+    assert evaluate(item(), held, rules(scene(policy=policy)), NOON).sends
 
 
-@given(ITEMS, FACTS, RULES, MOMENTS)
-def test_a_decision_carries_what_its_action_needs(asked: Item, facts: Facts, law: Rules, now: datetime) -> None:
-    decision = evaluate(asked, facts, law, now)
-    assert (decision.until is not None) is (decision.action is Action.DEFER)
-    assert decision.until is None or decision.until > now
-    assert bool(decision.reason) is (decision.action is not Action.SEND_NOW)
-    if decision.sends:
-        assert decision.channel is not None
-        assert facts.person.addresses[decision.channel] == decision.address
-
-
-@given(ITEMS, FACTS, RULES, MOMENTS, st.data())
-def test_a_more_restrictive_policy_never_lets_more_through(
-    asked: Item, facts: Facts, law: Rules, now: datetime, data: st.DataObject
-) -> None:
-    policy = law.scene.policy
-    stricter = data.draw(st.integers(0, 4), "user cap")
-    cap = stricter if policy.user_daily_cap is None else min(stricter, policy.user_daily_cap)
-    channel_caps = {**policy.user_channel_daily_cap}
-    for channel, limit in data.draw(st.dictionaries(CHANNELS, st.integers(0, 4)), "channel caps").items():
-        channel_caps[channel] = min(limit, channel_caps.get(channel, limit))
-    window = data.draw(WINDOWS, "window") if policy.quiet_hours is None else policy.quiet_hours
-    strict_policy = replace(policy, user_daily_cap=cap, user_channel_daily_cap=channel_caps, quiet_hours=window)
-    channels = {
-        channel: replace(entry, daily_quota=min(entry.daily_quota or 0, data.draw(st.integers(0, 3))))
-        for channel, entry in law.channels.items()
-    }
-    more = data.draw(st.lists(SUPPRESSIONS, max_size=2), "suppressions")
-    strict_law = replace(law, scene=replace(law.scene, policy=strict_policy), channels=channels)
-    strict_facts = replace(facts, suppressions=(*facts.suppressions, *more))
-    assume(not any(usage.own for usage in facts.usage.values()))
-    if evaluate(asked, strict_facts, strict_law, now).sends:
-        assert evaluate(asked, facts, law, now).sends
+def test_messages_of_one_moment_share_their_entries_and_nothing_else() -> None:
+    bench = Bench(rules(), NOON)
+    facts = [Facts(ANN), Facts(replace(ANN, time_zone="Asia/Tokyo")), Facts(ANN, usage={Channel.SMS: Usage(1, 1)})]
+    together = [bench.evaluate(item(user_id=f"u{n}"), fact) for n, fact in enumerate(facts * 3)]
+    assert together == [evaluate(item(user_id=f"u{n}"), fact, rules(), NOON) for n, fact in enumerate(facts * 3)]
+    assert all(ours is theirs for ours, theirs in zip(together[0].trace, together[3].trace, strict=True))
