@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -16,6 +17,10 @@ from psycopg import sql
 from agent_reach.local import LocalPostgres, LocalRedis
 from agent_reach.local.postgres import THROWAWAY_SETTINGS
 from services.chassis.migrations import API_ROLE, ENGINE_ROLE, OWNER_ROLE, create_roles, migrate
+
+# Tests start child processes by exec only. gRPC reads this when it is first used; its fork handlers would run in every
+# child before the exec, beside threads that hold its locks.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 
 @dataclass(frozen=True, slots=True)

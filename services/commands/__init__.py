@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from agent_reach.cli.policy import policy
+
 from .local import demo, up
-from .operate import migrate, policy, serve
+from .operate import migrate, serve
 
 commands = (up, demo, serve, migrate, policy)
 

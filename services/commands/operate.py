@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from agent_reach.cli.failures import CommandError
+from agent_reach.cli.policy import policy
 
 # What these commands do is imported when they run: `reach submit` must not wait for it.
 ROLES = ("intake", "policy", "dispatcher", "sandbox", "receipts")
@@ -48,21 +49,26 @@ def migrate(admin_dsn: str | None, dsn: str | None) -> None:
     click.echo(f"Migrated: {', '.join(migrations.SERVICES)}.")
 
 
-@click.group()
-def policy() -> None:
-    """Works with the policy that decides who may be told what, and when."""
-
-
 @policy.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 def check(path: Path) -> None:
-    """Checks a policies.yaml, or a folder with policies.yaml and templates/."""
-    from services.catalog.catalog import load_catalog  # noqa: PLC0415 - see above
+    """Checks a policies.yaml, or a folder that holds one; with what lies beside it: templates/ and the shadow's file.
+
+    Exits with 1 and names line and reason of every fault.
+    """
+    from services.catalog.catalog import POLICIES_FILE, load_catalog  # noqa: PLC0415 - see above
     from services.catalog.errors import CatalogError  # noqa: PLC0415 - see above
-    from services.catalog.policies import load_policies  # noqa: PLC0415 - see above
 
     try:
-        version = load_catalog(path).version if path.is_dir() else load_policies(path).version
+        catalog = load_catalog(path) if path.is_dir() else load_catalog(path.parent, path.name)
     except CatalogError as error:
-        raise CommandError("configuration", str(error), "mend the named lines") from error
-    click.echo(f"{path} is good, version {version}.")
+        faults = f"{len(error.problems)} faults\n{error}" if len(error.problems) > 1 else str(error)
+        raise CommandError("configuration", faults, "mend the named lines") from error
+    policies = catalog.policies
+    file = path / POLICIES_FILE if path.is_dir() else path
+    click.echo(f"{file} is good: version {policies.version}, revision {policies.revision}.")
+    click.echo(f"Templates: {', '.join(sorted(catalog.templates)) or 'none'}.")
+    if policies.shadow is not None:
+        click.echo(
+            f"In its shadow: version {policies.shadow.policies.version}, for {policies.shadow.share:.0%} of users."
+        )

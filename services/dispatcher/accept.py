@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
 import structlog
-from psycopg import errors
 from uuid6 import uuid7
 
 from agent_reach.durable import Claim, Engine
@@ -17,18 +17,20 @@ from agent_reach.v1 import dispatcher_pb2, message_pb2
 from services.catalog.catalog import Catalog
 from services.catalog.holder import CatalogHolder
 from services.catalog.wire import channel_from_wire
-from services.chassis.postgres import Pool
+from services.chassis.clock import Clock
+from services.chassis.moments import moment
+from services.chassis.postgres import Pool, past_deadlocks
 
 from .compose import Composed, compose
-from .model import NewTask
+from .digests import GATHERED, gather, gathering_of
+from .model import Gathering, Hold, NewTask
 from .render import RenderError
 from .reservations import Reservations
 from .states import State
 from .store import Inserted, insert_tasks
 from .task_queue import TASKS
-from .wire import channels_from_wire, moment, recipient_of
+from .wire import channels_from_wire, hold_of, recipient_of
 
-_DEADLOCK_TRIES = 5
 _log = structlog.get_logger(__name__)
 
 
@@ -38,15 +40,23 @@ class Acceptor:
     Args:
         pool: role engine.
         catalog: templates are taken from what is in force when a batch comes.
+        clock: dates what the policy left undated.
         engine: woken, and given what it has free places for.
         reservations: gets the places back of messages that will never leave.
         max_rendered_bytes: size of one rendered message, at most.
     """
 
     def __init__(
-        self, pool: Pool, catalog: CatalogHolder, engine: Engine, reservations: Reservations, max_rendered_bytes: int
+        self,
+        pool: Pool,
+        catalog: CatalogHolder,
+        clock: Clock,
+        engine: Engine,
+        reservations: Reservations,
+        max_rendered_bytes: int,
     ) -> None:
         self._pool = pool
+        self._clock = clock
         self._catalog = catalog
         self._engine = engine
         self._reservations = reservations
@@ -56,10 +66,11 @@ class Acceptor:
         """Inserts a task for every item that has none; the first task of an intent stands."""
         catalog = self._catalog.current
         tasks = [self._task(catalog, item) for item in items]
-        ready = [task for task in tasks if not task.finished and not task.evaluate]
+        ready = [task for task in tasks if not task.finished and task.hold is None]
         with self._engine.reserve(TASKS, len(ready)) as places:
             owned = ready[: places.granted]
-            inserted = await self._insert(tasks, {task.id: places.owner for task in owned})
+            owners = {task.id: places.owner for task in owned}
+            inserted = await past_deadlocks(lambda: self._insert(tasks, owners))
             new = {result.task_id: result.run_at for result in inserted if not result.existed}
             places.adopt([_claim(task, places.owner, new[task.id]) for task in owned if task.id in new])
             if len(owned) < len(tasks):
@@ -69,32 +80,39 @@ class Acceptor:
         return inserted
 
     async def _insert(self, tasks: Sequence[NewTask], owners: dict[UUID, UUID]) -> list[Inserted]:
-        for tries in range(1, _DEADLOCK_TRIES + 1):
-            try:
-                async with self._pool.connection() as connection, connection.transaction():
-                    return await insert_tasks(connection, tasks, owners)
-            except (errors.DeadlockDetected, errors.SerializationFailure):
-                if tries == _DEADLOCK_TRIES:
-                    raise
-        raise AssertionError("unreachable")
+        async with self._pool.connection() as connection, connection.transaction():
+            inserted = await insert_tasks(connection, tasks, owners)
+            new = {result.task_id for result in inserted if not result.existed}
+            parts = {task.id: task.gathering for task in tasks if task.gathering is not None and task.id in new}
+            if not parts:
+                return inserted
+            digests = (await gather(connection, parts)).digests
+            return [replace(result, task_id=digests.get(result.task_id, result.task_id)) for result in inserted]
 
     def _task(self, catalog: Catalog, item: dispatcher_pb2.AcceptItem) -> NewTask:
-        decision = item.decision
-        dropped = decision.action == message_pb2.ACTION_DROP
-        deferred = decision.action == message_pb2.ACTION_DEFER
+        decision, now = item.decision, self._clock.now()
+        hold = hold_of(decision)
+        scene = catalog.scene(item.scene, item.tenant)
+        until = None if hold is None else moment(decision.until)
+        gathering: Gathering | None = None
         channel = channel_from_wire(decision.channel)
         variables: dict[str, Any] = json.loads(item.variables_json or "{}")
         composed: Composed | None = None
-        state, reason = (State.SCHEDULED, decision.reason) if deferred else (State.PENDING, "")
-        if dropped:
+        state, reason = (State.PENDING, "") if hold is None else (State.SCHEDULED, decision.reason)
+        if decision.action == message_pb2.ACTION_DROP:
             state, reason = State.SUPPRESSED, decision.reason
-        else:
+        elif hold is Hold.DIGEST and until is not None:
+            reason, gathering = GATHERED, gathering_of(scene, until)
+        elif hold is not Hold.SCHEDULE:
+            # What waits for its moment has no channel yet.
             try:
                 composed = compose(
                     catalog,
                     item.template,
                     channel,
                     variables,
+                    # A digest's template finds its list, also where one message leaves by itself.
+                    parts=[variables] if scene.digest is not None else None,
                     intent_id=item.intent_id,
                     user_id=item.user_id,
                     max_bytes=self._max_rendered_bytes,
@@ -108,7 +126,7 @@ class Acceptor:
             hop=0,
             recipient=recipient_of(item),
             scene=item.scene,
-            category=catalog.scene(item.scene).category,
+            category=scene.category,
             template=item.template,
             variables=variables,
             wishes=channels_from_wire(item.channels),
@@ -123,16 +141,20 @@ class Acceptor:
             content=composed.content if composed else None,
             idempotency_key=composed.key if composed else "",
             decision=decision.SerializeToString(),
+            decided_at=moment(decision.decided_at) if decision.HasField("decided_at") else now,
+            submitted_at=moment(item.submitted_at) if item.HasField("submitted_at") else now,
             cap_date=date.fromisoformat(decision.cap_date) if decision.cap_date else None,
-            deferrals=int(deferred),
-            evaluate=deferred,
-            run_at=moment(decision.until) if deferred else None,
-            finished=state in {State.SUPPRESSED, State.FAILED},
+            hold=hold,
+            run_at=until,
+            finished=gathering is not None or state in {State.SUPPRESSED, State.FAILED},
+            gathering=gathering,
+            send_at=moment(item.send_at) if item.HasField("send_at") else None,
+            send_at_local=item.send_at_local.SerializeToString() if item.HasField("send_at_local") else None,
         )
 
 
 def _claim(task: NewTask, owner: UUID, run_at: datetime) -> Claim:
-    """Returns the claim of a task that was inserted as ours."""
+    """Returns the claim of a task that was inserted as ours, because nothing holds it."""
     content = task.content
     assert content is not None
     row: dict[str, Any] = {
@@ -143,7 +165,8 @@ def _claim(task: NewTask, owner: UUID, run_at: datetime) -> Claim:
         "expires_at": task.expires_at, "traceparent": task.traceparent, "state": task.state, "channel": task.channel,
         "address": task.address, "locale": task.locale, "subject": content.subject, "body": content.body,
         "html": content.html, "template_version": content.template_version, "fingerprint": content.fingerprint,
-        "idempotency_key": task.idempotency_key, "cap_date": task.cap_date, "deferrals": task.deferrals,
-        "evaluate": task.evaluate,
+        "idempotency_key": task.idempotency_key, "cap_date": task.cap_date, "deferrals": 0, "evaluate": False,
+        "scheduled": False, "gathered": False, "submitted_at": task.submitted_at, "send_at": task.send_at,
+        "send_at_local": task.send_at_local, "decided_at": task.decided_at, "planned_at": None,
     }  # fmt: skip
     return Claim(task.id, owner, 1, 0, run_at, task.priority, row=row)

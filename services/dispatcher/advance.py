@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from psycopg import errors
-
 from agent_reach.v1 import dispatcher_pb2
+from services.catalog.rules import Channel
+from services.catalog.wire import channel_to_wire
 from services.chassis.clock import Clock
-from services.chassis.postgres import Connection, Pool
+from services.chassis.moments import moment
+from services.chassis.postgres import Connection, Pool, past_deadlocks
 
 from .states import receive
-from .store import ReceiptApplied, known_receipts, lock_receipt_targets, write_receipts
-from .wire import kind_from_wire, moment
-
-_DEADLOCK_TRIES = 5
+from .store import ReceiptApplied, ReceiptTarget, known_receipts, lock_receipt_targets, write_receipts
+from .wire import kind_from_wire
 
 
 class Advancer:
@@ -30,22 +29,18 @@ class Advancer:
         self._pool = pool
         self._clock = clock
 
-    async def advance(
-        self, items: Sequence[dispatcher_pb2.AdvanceItem]
-    ) -> list[dispatcher_pb2.AdvanceResult.ValueType]:
-        """Applies a batch of receipts and says what each did; repeating it is harmless."""
-        for tries in range(1, _DEADLOCK_TRIES + 1):
-            try:
-                async with self._pool.connection() as connection, connection.transaction():
-                    return await self._apply(connection, items)
-            except (errors.DeadlockDetected, errors.SerializationFailure):
-                if tries == _DEADLOCK_TRIES:
-                    raise
-        raise AssertionError("unreachable")
+    async def advance(self, items: Sequence[dispatcher_pb2.AdvanceItem]) -> dispatcher_pb2.AdvanceResponse:
+        """Applies a batch of receipts, says what each did, and whom it was about; repeating it is harmless."""
+
+        async def work() -> dispatcher_pb2.AdvanceResponse:
+            async with self._pool.connection() as connection, connection.transaction():
+                return await self._apply(connection, items)
+
+        return await past_deadlocks(work)
 
     async def _apply(
         self, connection: Connection, items: Sequence[dispatcher_pb2.AdvanceItem]
-    ) -> list[dispatcher_pb2.AdvanceResult.ValueType]:
+    ) -> dispatcher_pb2.AdvanceResponse:
         by_key, by_message, targets = await lock_receipt_targets(
             connection,
             [item.idempotency_key for item in items],
@@ -54,15 +49,16 @@ class Advancer:
         seen = await known_receipts(connection, [UUID(item.receipt_id) for item in items])
         standing = {target.id: (target.state, target.reason) for target in targets.values()}
         applied: list[ReceiptApplied] = []
-        results: list[dispatcher_pb2.AdvanceResult.ValueType] = []
+        response = dispatcher_pb2.AdvanceResponse()
         for item in items:
             task_id = by_key.get(item.idempotency_key) or by_message.get((item.provider, item.provider_message_id))
+            response.recipients.append(_recipient(targets.get(task_id) if task_id else None))
             receipt_id, kind = UUID(item.receipt_id), kind_from_wire(item.kind)
             if task_id is None:
-                results.append(dispatcher_pb2.ADVANCE_RESULT_TASK_UNKNOWN)
+                response.results.append(dispatcher_pb2.ADVANCE_RESULT_TASK_UNKNOWN)
                 continue
             if receipt_id in seen or kind is None:
-                results.append(dispatcher_pb2.ADVANCE_RESULT_IGNORED)
+                response.results.append(dispatcher_pb2.ADVANCE_RESULT_IGNORED)
                 continue
             seen.add(receipt_id)
             transition = receive(*standing[task_id], kind, item.code)
@@ -70,9 +66,20 @@ class Advancer:
                 standing[task_id] = (transition.state, transition.reason)
             occurred_at = moment(item.occurred_at) if item.HasField("occurred_at") else self._clock.now()
             applied.append(ReceiptApplied(receipt_id, task_id, kind, item.code, occurred_at, transition))
-            results.append(
+            response.results.append(
                 dispatcher_pb2.ADVANCE_RESULT_APPLIED if transition.changed else dispatcher_pb2.ADVANCE_RESULT_IGNORED
             )
         if applied:
             await write_receipts(connection, applied)
-        return results
+        return response
+
+
+def _recipient(target: ReceiptTarget | None) -> dispatcher_pb2.ReceiptRecipient:
+    """Returns whom a task is for, as the contract writes it; nobody for none."""
+    if target is None:
+        return dispatcher_pb2.ReceiptRecipient()
+    recipient = dispatcher_pb2.ReceiptRecipient(tenant=target.tenant, user_id=target.user_id)
+    if target.channel and target.address:
+        recipient.address.channel = channel_to_wire(Channel(target.channel))
+        recipient.address.value = target.address
+    return recipient

@@ -9,6 +9,7 @@ from agent_reach.durable import Consumer, Engine, EngineSettings, QueueSettings
 from agent_reach.v1 import dispatcher_pb2_grpc, policy_pb2_grpc
 from services.catalog.rules import Channel
 from services.catalog.running import running_catalog
+from services.chassis.background import background
 from services.chassis.batch_stream import BatchClient
 from services.chassis.engine_metrics import register_engine
 from services.chassis.runtime import Registration, Runtime
@@ -21,10 +22,13 @@ from .channels.email import EmailAdapter
 from .channels.null import NullAdapter
 from .channels.port import Adapter
 from .channels.webhook import WebhookAdapter
+from .decisions import DecisionReader
+from .fingerprints import sweep
+from .judging import EvaluateClient, Judging
 from .metrics import SendingMetrics
 from .outcomes import OutcomeReader
 from .reservations import Reservations, SettleClient
-from .sending import CheckClient, EvaluateClient, Sender
+from .sending import CheckClient, Sender
 from .server import DispatcherServer
 from .settings import DispatcherSettings
 from .task_queue import TASKS, TaskQueue
@@ -43,7 +47,7 @@ async def open_dispatcher(settings: DispatcherSettings, runtime: Runtime) -> Asy
     """
     check_targets(settings, "policy")
     async with AsyncExitStack() as stack:
-        catalog = await stack.enter_async_context(running_catalog(runtime))
+        catalog = await stack.enter_async_context(running_catalog(runtime, "dispatcher"))
         pool = await stack.enter_async_context(runtime.engine_pool())
         redis = await stack.enter_async_context(runtime.redis())
         policy = policy_pb2_grpc.PolicyServiceStub(runtime.channel(settings.policy_target))
@@ -61,8 +65,7 @@ async def open_dispatcher(settings: DispatcherSettings, runtime: Runtime) -> Asy
             catalog=catalog,
             clock=runtime.clock,
             adapters=adapters,
-            max_rendered_bytes=settings.max_rendered_bytes,
-            evaluate=evaluate,
+            judging=Judging(pool, catalog, runtime.clock, evaluate, reservations, settings.max_rendered_bytes),
             check=check,
             reservations=reservations,
             tokens=TokenBuckets(redis, settings.deployment),
@@ -82,12 +85,14 @@ async def open_dispatcher(settings: DispatcherSettings, runtime: Runtime) -> Asy
         )
         register_engine(runtime.metrics, engine)
         await stack.enter_async_context(engine)
+        await stack.enter_async_context(background(sweep(pool)))
         server = DispatcherServer(
             pool=pool,
-            acceptor=Acceptor(pool, catalog, engine, reservations, settings.max_rendered_bytes),
+            acceptor=Acceptor(pool, catalog, runtime.clock, engine, reservations, settings.max_rendered_bytes),
             advancer=Advancer(pool, runtime.clock),
-            canceller=Canceller(pool, catalog, reservations),
+            canceller=Canceller(pool, catalog, runtime.clock, reservations),
             outcomes=OutcomeReader(pool),
+            decisions=DecisionReader(pool),
             stopping=runtime.stopping,
         )
         yield [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from services.catalog.catalog import Catalog
@@ -27,11 +27,23 @@ def compose(
     channel: Channel | None,
     variables: Mapping[str, object],
     *,
+    parts: Sequence[Mapping[str, object]] | None = None,
     intent_id: str,
     user_id: str,
     max_bytes: int,
 ) -> Composed:
     """Renders a template for a channel.
+
+    Args:
+        catalog: what is in force.
+        template: its name.
+        channel: as the policy decided.
+        variables: the message's own.
+        parts: of a digest, the variables of each of its parts, at least one. The template gets them as ``items``, their
+            number as ``count``, and those of the first by their own names.
+        intent_id: goes into the key.
+        user_id: likewise.
+        max_bytes: size of the message, at most.
 
     Raises:
         RenderError: it cannot be rendered; the error says for which stable reason.
@@ -41,5 +53,7 @@ def compose(
         raise RenderError("template_unknown", f"template {template} is not loaded")
     if channel is None:
         raise RenderError("channel_unknown", "the decision names no channel")
-    content = render(head, channel, variables, max_bytes)
+    if parts:
+        variables = {**parts[0], "items": list(parts), "count": len(parts)}
+    content = render(head, channel, variables, max_bytes, parts or ())
     return Composed(content, idempotency_key(intent_id, user_id, channel, content.template_version))

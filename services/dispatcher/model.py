@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -43,15 +44,42 @@ class Recipient:
     bare_address: str = ""
 
 
+class Hold(StrEnum):
+    """What holds a deferred task."""
+
+    SCHEDULE = "schedule"
+    DIGEST = "digest"
+    QUIET_HOURS = "quiet_hours"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """How a task is gathered: into the open digest of its kind, or a new one.
+
+    Attributes:
+        until: when a new digest is due.
+        max_items: a digest that holds so many is due at once; None lets it wait.
+    """
+
+    until: datetime
+    max_items: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class NewTask:
     """A task about to be inserted, unless its intent has one for this hop.
 
     Attributes:
-        decision: the serialized `Decision` that made it.
-        evaluate: whether it is judged again when it is due.
+        content: what it was rendered to; None where it is rendered when it is due, or never.
+        decision: the serialized `Decision` that made it; empty where there was none.
+        decided_at: when that was made.
+        submitted_at: when its intent was submitted.
+        hold: what holds it, until `run_at`; then it is judged again. None is about to leave, or has ended.
         run_at: when it is due; None is now, on the database's clock.
         finished: whether it is in its final state already.
+        gathering: how it is gathered, where a digest holds it.
+        send_at: the earliest moment at which it may leave.
+        send_at_local: that moment by the recipient's clock, a serialized `LocalTime`.
     """
 
     id: UUID
@@ -74,11 +102,15 @@ class NewTask:
     content: Content | None
     idempotency_key: str
     decision: bytes
-    cap_date: date | None
-    deferrals: int
-    evaluate: bool
-    run_at: datetime | None
-    finished: bool
+    decided_at: datetime
+    submitted_at: datetime
+    cap_date: date | None = None
+    hold: Hold | None = None
+    run_at: datetime | None = None
+    finished: bool = False
+    gathering: Gathering | None = None
+    send_at: datetime | None = None
+    send_at_local: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +123,7 @@ class Judgement:
     content: Content
     idempotency_key: str
     decision: bytes
+    decided_at: datetime
     cap_date: date | None
 
 
@@ -113,7 +146,9 @@ class TaskChange:
         reason: its stable reason.
         attempt: the attempt that ended, where there was one.
         decision: a serialized decision to append.
-        deferrals: added to the task's deferrals.
+        hold: what the decision lets it wait for, until `planned_at`; then it is judged again.
+        planned_at: until when it is held.
+        gathering: how it is gathered, where a digest holds it.
         uncounted: the attempt that was started never began; take it off again.
         fallback: the channel that hop 1 tries, when this one failed for good.
         told: whether agents learn of it; a wait for something of ours is no news, unless they were told SENDING.
@@ -123,7 +158,9 @@ class TaskChange:
     reason: str = ""
     attempt: AttemptRecord | None = None
     decision: bytes | None = None
-    deferrals: int = 0
+    hold: Hold | None = None
+    planned_at: datetime | None = None
+    gathering: Gathering | None = None
     uncounted: bool = False
     fallback: Channel | None = None
     told: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
@@ -28,8 +28,21 @@ class RenderError(Exception):
         self.reason = reason
 
 
-def render(head: TemplateHead, channel: Channel, variables: Mapping[str, object], max_bytes: int) -> Content:
+def render(
+    head: TemplateHead,
+    channel: Channel,
+    variables: Mapping[str, object],
+    max_bytes: int,
+    parts: Sequence[Mapping[str, object]] = (),
+) -> Content:
     """Renders what a channel needs.
+
+    Args:
+        head: the template.
+        channel: where it goes.
+        variables: what its parts print.
+        max_bytes: size of all parts together, at most.
+        parts: of a digest, the variables of each of its parts; their noise makes no other message either.
 
     Raises:
         RenderError: `no_template_part`, `variable_missing`, `render_failed` or `too_large`.
@@ -61,6 +74,11 @@ def render(head: TemplateHead, channel: Channel, variables: Mapping[str, object]
     declared = {name: variables[name] for name in head.required | head.optional if name in variables}
     noise = {name: value for name, value in declared.items() if name in head.noise}
     distinct = {name: value for name, value in declared.items() if name not in head.noise}
+    if parts:
+        noise |= {
+            f"{number}.{name}": part[name] for number, part in enumerate(parts) for name in head.noise & part.keys()
+        }
+        distinct["items"] = [{name: part[name] for name in part.keys() - head.noise} for part in parts]
     return Content(subject, body, html, head.version, fingerprint((subject, body, html), noise, distinct))
 
 

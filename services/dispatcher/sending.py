@@ -11,39 +11,34 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime
-from typing import Any
+from datetime import datetime
 from uuid import UUID
 
 import redis.exceptions
 import structlog
 
 from agent_reach.durable import Batch, Claim, Done, Later, exponential_jitter
-from agent_reach.v1 import message_pb2, policy_pb2
+from agent_reach.v1 import policy_pb2
 from services.catalog.holder import CatalogHolder
 from services.catalog.rules import Category, Channel, UnknownSend
-from services.catalog.wire import category_to_wire, channel_from_wire, channel_to_wire
+from services.catalog.wire import category_to_wire, channel_to_wire
 from services.chassis.batch_stream import BatchClient
 from services.chassis.clock import Clock
 from services.chassis.errors import ServiceError
-from services.chassis.postgres import Pool
+from services.chassis.postgres import Pool, past_deadlocks
 from services.chassis.telemetry import continued_span
 
 from .channels.port import Adapter, Message, SendOutcome, SendResult
-from .compose import compose
+from .fingerprints import Twin, take
+from .judging import ASK_SECONDS, Judging, put_off
 from .metrics import SendingMetrics
-from .model import AttemptRecord, Judgement, TaskChange
-from .render import RenderError
+from .model import AttemptRecord, TaskChange
 from .reservations import Reservations
 from .states import BEYOND_SENDING, State
-from .store import record_judgements
 from .tokens import TokenBuckets
-from .wire import evaluate_item, moment
 
-# How long a task waits for something of ours that is away; no attempt is spent by it.
-_AWAY_SECONDS = 2.0
-# Longest wait for an answer of the policy: the tasks it is asked about are in our hands so long.
-_ASK_SECONDS = 5.0
+# How long a task waits at least, and at most, before it looks again what has become of the one with the same text.
+_TWIN_SECONDS, _MAX_TWIN_SECONDS = 0.5, 10.0
 # Longest wait for tokens with the tasks in hand; after that they go back, so that other replicas can take them.
 _MAX_TOKEN_WAIT_SECONDS = 10.0
 # Shortest pause between two questions for tokens: what they grant is sent as a batch, not one by one.
@@ -51,7 +46,6 @@ _TOKEN_PAUSE_SECONDS = 0.05
 
 _INTERRUPTED = SendOutcome(SendResult.UNKNOWN, "interrupted")
 
-EvaluateClient = BatchClient[policy_pb2.EvaluateRequest, policy_pb2.EvaluateResponse]
 CheckClient = BatchClient[policy_pb2.CheckSuppressedRequest, policy_pb2.CheckSuppressedResponse]
 
 _log = structlog.get_logger(__name__)
@@ -65,8 +59,7 @@ class Sender:
         catalog: retries, fallbacks and rates are taken from what is in force.
         clock: the one clock, for expiry.
         adapters: by channel; one that is missing cannot be sent to.
-        max_rendered_bytes: size of a message that is rendered again, at most.
-        evaluate: asks the policy again.
+        judging: asks the policy again.
         check: asks for suppressions right before the send.
         reservations: confirmed and given back.
         tokens: rates of the channels.
@@ -81,8 +74,7 @@ class Sender:
         catalog: CatalogHolder,
         clock: Clock,
         adapters: Mapping[Channel, Adapter],
-        max_rendered_bytes: int,
-        evaluate: EvaluateClient,
+        judging: Judging,
         check: CheckClient,
         reservations: Reservations,
         tokens: TokenBuckets,
@@ -93,8 +85,7 @@ class Sender:
         self._catalog = catalog
         self._clock = clock
         self._adapters = adapters
-        self._max_rendered_bytes = max_rendered_bytes
-        self._evaluate = evaluate
+        self._judging = judging
         self._check = check
         self._reservations = reservations
         self._tokens = tokens
@@ -106,15 +97,17 @@ class Sender:
     async def __call__(self, batch: Batch) -> None:
         """Handles one batch; every claim of it is settled, or released by the engine."""
         claims = await self._still_wanted(batch)
-        judged = await self._judge_again(batch, [claim for claim in claims if claim.row["evaluate"]])
-        ready = [claim for claim in claims if not claim.row["evaluate"]] + judged
+        again = {claim.id for claim in claims if self._judging.needed(claim)}
+        ready = [claim for claim in claims if claim.id not in again]
+        if again:
+            ready += await self._judging.judge(batch, [claim for claim in claims if claim.id in again])
         async with asyncio.TaskGroup() as group:
             for channel in {claim.row["channel"] for claim in ready}:
                 mates = [claim for claim in ready if claim.row["channel"] == channel]
                 group.create_task(self._send_on(batch, Channel(channel), mates))
 
     async def _still_wanted(self, batch: Batch) -> list[Claim]:
-        """Settles what needs no sending: what the provider has told of already, and what came too late."""
+        """Settles what needs no sending: what the provider has told of already, what came too late or is unknown."""
         now = self._clock.now()
         wanted: list[Claim] = []
         expired: list[Claim] = []
@@ -122,6 +115,11 @@ class Sender:
         for claim in batch.claims:
             if State(claim.row["state"]) in BEYOND_SENDING:
                 batch.settle(claim, Done())
+            elif self._risky(claim):
+                unknown.append(claim)
+            elif claim.row["gathered"] and claim.row["evaluate"]:
+                # Its parts expire each by itself, and one may have come since it was claimed.
+                wanted.append(claim)
             elif claim.row["expires_at"] <= now:
                 # What a dead owner was sending may have left: that it expired would be a lie.
                 (unknown if claim.suspect else expired).append(claim)
@@ -131,66 +129,6 @@ class Sender:
         await self._give_up(batch, unknown, "unknown")
         return wanted
 
-    # -- judged anew -------------------------------------------------------------------------------------------------
-
-    async def _judge_again(self, batch: Batch, claims: Sequence[Claim]) -> list[Claim]:
-        """Asks the policy about deferred tasks and second hops; returns those that leave now, as they are now."""
-        if not claims:
-            return []
-        request = policy_pb2.EvaluateRequest(items=[evaluate_item(claim.row, claim.run_at) for claim in claims])
-        try:
-            decisions = (await self._evaluate.call(request, deadline_seconds=_ASK_SECONDS)).decisions
-        except ServiceError as error:
-            self._put_off(batch, claims, error)
-            return []
-        judgements: dict[tuple[UUID, int], Judgement] = {}
-        leaving: list[Claim] = []
-        unrenderable: list[Mapping[str, Any]] = []
-        for claim, decision in zip(claims, decisions, strict=True):
-            reason, text = decision.reason, decision.SerializeToString()
-            if decision.action == message_pb2.ACTION_DROP:
-                batch.settle(claim, Done(), TaskChange(State.SUPPRESSED, reason, decision=text))
-            elif decision.action == message_pb2.ACTION_DEFER:
-                change = TaskChange(State.SCHEDULED, reason, decision=text, deferrals=1)
-                batch.settle(claim, Later(run_at=moment(decision.until)), change)
-            else:
-                try:
-                    judged = self._judgement(claim, decision)
-                except RenderError as error:
-                    batch.settle(claim, Done(), TaskChange(State.FAILED, error.reason, decision=text))
-                    unrenderable.append({**claim.row, "channel": channel_from_wire(decision.channel)})
-                    continue
-                judgements[claim.id, claim.claim_no] = judged
-                leaving.append(_with(claim, judged))
-        if leaving:
-            async with self._pool.connection() as connection:
-                await record_judgements(connection, leaving[0].owner, judgements)
-        await self._reservations.release(unrenderable)
-        return leaving
-
-    def _judgement(self, claim: Claim, decision: message_pb2.Decision) -> Judgement:
-        row = claim.row
-        channel = channel_from_wire(decision.channel)
-        composed = compose(
-            self._catalog.current,
-            row["template"],
-            channel,
-            row["variables"],
-            intent_id=str(row["intent_id"]),
-            user_id=row["user_id"],
-            max_bytes=self._max_rendered_bytes,
-        )
-        assert channel is not None
-        return Judgement(
-            channel=channel,
-            address=decision.address,
-            locale=decision.locale,
-            content=composed.content,
-            idempotency_key=composed.key,
-            decision=decision.SerializeToString(),
-            cap_date=date.fromisoformat(decision.cap_date) if decision.cap_date else None,
-        )
-
     # -- sent --------------------------------------------------------------------------------------------------------
 
     async def _send_on(self, batch: Batch, channel: Channel, claims: Sequence[Claim]) -> None:
@@ -198,9 +136,8 @@ class Sender:
         if adapter is None:
             await self._give_up(batch, claims, "no_provider")
             return
-        certain = await self._without_unknown(batch, adapter, claims)
+        waiting = await self._without_twins(batch, claims)
         rules = self._catalog.current.channels.get(channel)
-        waiting = list(certain)
         deadline = time.monotonic() + _MAX_TOKEN_WAIT_SECONDS
         async with asyncio.TaskGroup() as group:
             while waiting:
@@ -208,7 +145,7 @@ class Sender:
                     # A channel that was taken out of the configuration meanwhile has no rate any more.
                     grant = await self._tokens.take(rules, len(waiting)) if rules else None
                 except redis.exceptions.RedisError as error:
-                    self._put_off(batch, waiting, error)
+                    put_off(batch, waiting, error)
                     return
                 granted = len(waiting) if grant is None else grant.granted
                 if granted:
@@ -221,16 +158,45 @@ class Sender:
                         return
                     await asyncio.sleep(max(grant.wait_seconds, _TOKEN_PAUSE_SECONDS))
 
-    async def _without_unknown(self, batch: Batch, adapter: Adapter, claims: Sequence[Claim]) -> list[Claim]:
-        """Ends those whose former owner died while sending, where a second send might be one too many."""
-        certain: list[Claim] = []
+    def _risky(self, claim: Claim) -> bool:
+        """Says whether a former owner died while sending it, and a second send might be one too many."""
+        if not claim.suspect or claim.row["channel"] is None:
+            return False
+        adapter = self._adapters.get(Channel(claim.row["channel"]))
+        return adapter is not None and not adapter.deduplicates and not self._sends_again(claim)
+
+    async def _without_twins(self, batch: Batch, claims: Sequence[Claim]) -> list[Claim]:
+        """Settles tasks whose text has gone out already, or is about to; returns the others."""
+        wanted = [
+            (claim, window)
+            for claim in claims
+            if (window := self._catalog.current.scene(claim.row["scene"], claim.row["tenant"]).dedupe_window)
+        ]
+        if not wanted:
+            return list(claims)
+
+        async def work() -> dict[UUID, Twin]:
+            async with self._pool.connection() as connection, connection.transaction():
+                return await take(connection, wanted)
+
+        twins = await past_deadlocks(work)
+        duplicates: list[Claim] = []
         unknown: list[Claim] = []
         for claim in claims:
-            risky = claim.suspect and not adapter.deduplicates
-            (unknown if risky and not self._sends_again(claim) else certain).append(claim)
-        if unknown:
-            await self._give_up(batch, unknown, "unknown")
-        return certain
+            twin = twins.get(claim.id)
+            if twin is None:
+                continue
+            if twin.left:
+                # What a dead owner was sending may have left as well.
+                (unknown if claim.suspect else duplicates).append(claim)
+            else:
+                # It takes the place of its twin, should that fail.
+                wait = min(max(twin.due_seconds, _TWIN_SECONDS), _MAX_TWIN_SECONDS)
+                change = TaskChange(State(claim.row["state"]), "duplicate_waits", told=False)
+                batch.settle(claim, Later(after_seconds=wait), change)
+        await self._withhold(batch, duplicates, State.SUPPRESSED, ["duplicate_content"] * len(duplicates))
+        await self._give_up(batch, unknown, "unknown")
+        return [claim for claim in claims if claim.id not in twins]
 
     async def _send_granted(self, batch: Batch, adapter: Adapter, claims: Sequence[Claim]) -> None:
         if self._policy_away and not await self._policy_is_back(batch, claims):
@@ -241,13 +207,13 @@ class Sender:
         if not started:
             return
         try:
-            response = await self._check.call(_check_request(started), deadline_seconds=_ASK_SECONDS)
+            response = await self._check.call(_check_request(started), deadline_seconds=ASK_SECONDS)
             silent = [(c, reason) for c, reason in zip(started, response.reasons, strict=True) if reason]
             leaving = [c for c, reason in zip(started, response.reasons, strict=True) if not reason]
             await self._reservations.confirm([claim.row for claim in leaving])
         except ServiceError as error:
             self._policy_away = True
-            self._put_off(batch, started, error, told=True)
+            put_off(batch, started, error, told=True)
             return
         async with asyncio.TaskGroup() as group:
             sends = [group.create_task(self._send(batch, adapter, claim)) for claim in leaving]
@@ -260,9 +226,9 @@ class Sender:
     async def _policy_is_back(self, batch: Batch, claims: Sequence[Claim]) -> bool:
         """Asks once before anything is started: agents need not be told SENDING, over and over, by an outage."""
         try:
-            await self._check.call(_check_request(claims), deadline_seconds=_ASK_SECONDS)
+            await self._check.call(_check_request(claims), deadline_seconds=ASK_SECONDS)
         except ServiceError as error:
-            self._put_off(batch, claims, error)
+            put_off(batch, claims, error)
             return False
         self._policy_away = False
         return True
@@ -296,7 +262,7 @@ class Sender:
         if outcome.result is SendResult.ACCEPTED:
             batch.settle(claim, Done(), TaskChange(State.SENT, "", attempt), urgent=urgent)
             return None
-        retry = self._catalog.current.scene(claim.row["scene"]).policy.retry
+        retry = self._catalog.current.scene(claim.row["scene"], claim.row["tenant"]).policy.retry
         again = outcome.result is SendResult.TRANSPORT_ERROR or (
             outcome.result is SendResult.UNKNOWN and (adapter.deduplicates or self._sends_again(claim))
         )
@@ -341,19 +307,12 @@ class Sender:
         if claims and not unknown:
             await self._reservations.release([claim.row for claim in claims])
 
-    def _put_off(self, batch: Batch, claims: Sequence[Claim], error: Exception, *, told: bool = False) -> None:
-        """Lets tasks wait for something of ours that is away; it costs them no attempt."""
-        _log.warning("sending_waits", count=len(claims), error=f"{type(error).__name__}: {error}")
-        for claim in claims:
-            change = TaskChange(State(claim.row["state"]), "waiting", told=told)
-            batch.settle(claim, Later(after_seconds=_AWAY_SECONDS, counted=False), change)
-
     def _fallback(self, claim: Claim) -> Channel | None:
         rules = self._catalog.current.channels.get(Channel(claim.row["channel"]))
         return rules.fallback if rules is not None and claim.row["hop"] == 0 else None
 
     def _sends_again(self, claim: Claim) -> bool:
-        return self._catalog.current.scene(claim.row["scene"]).unknown_send is UnknownSend.AGAIN
+        return self._catalog.current.scene(claim.row["scene"], claim.row["tenant"]).unknown_send is UnknownSend.AGAIN
 
 
 def _attempt(adapter: Adapter, started_at: datetime, start: float, outcome: SendOutcome) -> AttemptRecord:
@@ -367,25 +326,11 @@ def _check_request(claims: Sequence[Claim]) -> policy_pb2.CheckSuppressedRequest
 def _check_item(claim: Claim) -> policy_pb2.CheckSuppressedItem:
     row = claim.row
     item = policy_pb2.CheckSuppressedItem(
-        tenant=row["tenant"], user_id=row["user_id"], category=category_to_wire(Category(row["category"]))
+        tenant=row["tenant"],
+        user_id=row["user_id"],
+        category=category_to_wire(Category(row["category"])),
+        scene=row["scene"],
     )
     item.address.channel = channel_to_wire(Channel(row["channel"]))
     item.address.value = row["address"]
     return item
-
-
-def _with(claim: Claim, judged: Judgement) -> Claim:
-    """Returns a claim whose row is as the new decision left it."""
-    row = {
-        **claim.row,
-        "state": State.PENDING,
-        "channel": judged.channel,
-        "address": judged.address,
-        "subject": judged.content.subject,
-        "body": judged.content.body,
-        "html": judged.content.html,
-        "idempotency_key": judged.idempotency_key,
-        "cap_date": judged.cap_date,
-        "evaluate": False,
-    }
-    return replace(claim, row=row)

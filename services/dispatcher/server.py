@@ -10,30 +10,24 @@ from uuid import UUID
 import grpc
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc
-from services.catalog.rules import Channel
-from services.catalog.wire import channel_from_wire, channel_to_wire
+from services.catalog.rules import Category, Channel
+from services.catalog.wire import category_to_wire, channel_from_wire, channel_to_wire
 from services.chassis.batch_stream import serve_batches
 from services.chassis.deadline import remaining_seconds
 from services.chassis.errors import InvalidFieldsError, UnavailableError, Violation
+from services.chassis.moments import moment, timestamp
 from services.chassis.postgres import Pool
 
-from . import store
+from . import reading
 from .accept import Acceptor
 from .advance import Advancer
 from .cancel import Canceller
+from .decisions import DecisionReader, History
 from .model import Recipient
 from .outcomes import Cursor, OutcomeReader
 from .states import State
 from .validation import check_accepted, check_receipts
-from .wire import (
-    attempt_to_wire,
-    moment,
-    outcome_to_wire,
-    receipt_to_wire,
-    state_to_wire,
-    task_to_wire,
-    timestamp,
-)
+from .wire import attempt_to_wire, outcome_to_wire, receipt_to_wire, state_to_wire, task_to_wire
 
 _MAX_BATCH = 500
 _AWAIT_POLL_SECONDS = 0.02
@@ -55,6 +49,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
         advancer: Advancer,
         canceller: Canceller,
         outcomes: OutcomeReader,
+        decisions: DecisionReader,
         stopping: asyncio.Event,
     ) -> None:
         self._pool = pool
@@ -62,6 +57,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
         self._advancer = advancer
         self._canceller = canceller
         self._outcomes = outcomes
+        self._decisions = decisions
         self._stopping = stopping
 
     async def Accept(self, request_iterator: AsyncIterator[dispatcher_pb2.AcceptRequest], context: Context) -> None:
@@ -83,7 +79,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
     ) -> dispatcher_pb2.GetTimelineResponse:
         """Returns what is known of an intent."""
         async with self._pool.connection() as connection:
-            found = await store.timeline(connection, request.tenant, _uuid("intent_id", request.intent_id))
+            found = await reading.timeline(connection, request.tenant, _uuid("intent_id", request.intent_id))
         response = dispatcher_pb2.GetTimelineResponse(outcomes=[outcome_to_wire(row) for row in found["outcomes"]])
         for row in found["tasks"]:
             task = task_to_wire(row)
@@ -110,7 +106,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
         """Returns what counts on users' caps."""
         users = [Recipient(user.tenant, user.user_id) for user in request.users]
         async with self._pool.connection() as connection:
-            rows = await store.recent_sends(connection, users, moment(request.since))
+            rows = await reading.recent_sends(connection, users, moment(request.since))
         return dispatcher_pb2.ListRecentSendsResponse(
             sends=[
                 dispatcher_pb2.RecentSend(
@@ -119,11 +115,22 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
                     hop=row["hop"],
                     channel=channel_to_wire(Channel(row["channel"])),
                     cap_date=row["cap_date"].isoformat(),
+                    category=category_to_wire(Category(row["category"])),
                     sent_at=timestamp(row["sent_at"]),
                 )
                 for row in rows
             ]
         )
+
+    async def StreamDecisions(
+        self, request: dispatcher_pb2.StreamDecisionsRequest, context: Context
+    ) -> AsyncIterator[dispatcher_pb2.StreamDecisionsResponse]:
+        """Streams what was judged, the oldest tasks first."""
+        history = History(request.tenant, moment(request.since), moment(request.before), request.scene)
+        async for page in self._decisions.follow(history, self._stopping):
+            yield dispatcher_pb2.StreamDecisionsResponse(decisions=page)
+        if self._stopping.is_set():
+            raise UnavailableError("this server is stopping; start again")
 
     async def AwaitSending(
         self, request: dispatcher_pb2.AwaitSendingRequest, context: Context
@@ -133,12 +140,12 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
         give_up_at = loop.time() + max(0.0, remaining_seconds(_AWAIT_SECONDS) - _AWAIT_MARGIN_SECONDS)
         addresses = [(channel_from_wire(item.channel), item.value) for item in request.addresses]
         async with self._pool.connection() as connection:
-            open_tasks = await store.sending_to(connection, request.tenant, request.user_ids, addresses)
+            open_tasks = await reading.sending_to(connection, request.tenant, request.user_ids, addresses)
         # Only those of this moment: whatever starts later sees the suppression.
         while open_tasks and loop.time() < give_up_at:
             await asyncio.sleep(_AWAIT_POLL_SECONDS)
             async with self._pool.connection() as connection:
-                open_tasks = await store.still_sending(connection, list(open_tasks))
+                open_tasks = await reading.still_sending(connection, list(open_tasks))
         return dispatcher_pb2.AwaitSendingResponse(in_flight=len(open_tasks))
 
     async def _accept(self, request: dispatcher_pb2.AcceptRequest) -> dispatcher_pb2.AcceptResponse:
@@ -152,7 +159,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
     async def _advance(self, request: dispatcher_pb2.AdvanceRequest) -> dispatcher_pb2.AdvanceResponse:
         _check_batch(len(request.items))
         _refuse(check_receipts(request.items))
-        return dispatcher_pb2.AdvanceResponse(results=await self._advancer.advance(request.items))
+        return await self._advancer.advance(request.items)
 
 
 def _check_batch(size: int) -> None:

@@ -1,4 +1,4 @@
-"""All SQL of the dispatcher. Every statement works on a batch."""
+"""The dispatcher's SQL that writes tasks, beside their queue. Every statement works on a batch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
-from services.catalog.rules import Channel
 from services.chassis.postgres import Connection
 from services.chassis.recordset import Recordset
 
-from .model import Judgement, NewTask, Recipient
+from . import digests, fingerprints
+from .model import Hold, Judgement, NewTask
 from .states import BEYOND_SENDING, WITHDRAWABLE, ReceiptKind, State, Transition
+from .telling import tell
 
 _NEW = Recordset(
     {
@@ -49,6 +50,12 @@ _NEW = Recordset(
         "cap_date": "date",
         "deferrals": "smallint",
         "evaluate": "boolean",
+        "scheduled": "boolean",
+        "submitted_at": "timestamptz",
+        "send_at": "timestamptz",
+        "send_at_local": "bytea",
+        "decided_at": "timestamptz",
+        "planned_at": "timestamptz",
         "owner": "uuid",
         # These become columns of the table by a calculation.
         "variables_json": "text",
@@ -61,7 +68,10 @@ _NEW_COLUMNS = ", ".join(_NEW.names[:-3])
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """The task that stands for an intent and a hop, when it is due, and whether it was there before."""
+    """The task that stands for an intent and a hop, when it is due, and whether it was there before.
+
+    Of an intent that was gathered before, that is the digest.
+    """
 
     task_id: UUID
     run_at: datetime
@@ -73,7 +83,8 @@ async def insert_tasks(
 ) -> list[Inserted]:
     """Inserts tasks with their first outcome, sorted by key so that overlapping batches cannot deadlock.
 
-    Whatever stands for an intent and a hop already stays as it is.
+    Whatever stands for an intent and a hop already stays as it is. Nothing is due in the past: that is where the engine
+    looks last.
 
     Args:
         connection: in a transaction.
@@ -87,15 +98,14 @@ async def insert_tasks(
         f"""
         WITH new AS (
             INSERT INTO dispatcher.tasks ({_NEW_COLUMNS}, variables, run_at, finished_at, claim_no)
-            SELECT {_NEW_COLUMNS}, variables_json::jsonb, coalesce(due_at, clock_timestamp()), CASE WHEN finished THEN clock_timestamp() END,
+            SELECT {_NEW_COLUMNS}, variables_json::jsonb, greatest(due_at, clock_timestamp()), CASE WHEN finished THEN clock_timestamp() END,
                 (owner IS NOT NULL)::integer
             FROM {_NEW.source("rows")}
             ON CONFLICT (intent_id, hop) DO NOTHING
-            RETURNING id, run_at, tenant, intent_id, hop, user_id, scene, state, reason, channel
+            RETURNING *
         ), told AS (
-            INSERT INTO dispatcher.outcomes
-                (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
-            SELECT tenant, intent_id, id, hop, user_id, scene, state, reason, channel, 0 FROM new
+            -- What is gathered is told with its digest.
+            {tell("new AS t", where="NOT (t.state = 'SCHEDULED' AND t.finished_at IS NOT NULL)")}
         )
         SELECT id, run_at FROM new
         """,  # noqa: S608 - the names are this module's own
@@ -107,7 +117,7 @@ async def insert_tasks(
         # A statement of its own: only it sees what a concurrent transaction inserted first.
         await cursor.execute(
             """
-            SELECT t.intent_id, t.hop, t.id, t.run_at FROM dispatcher.tasks AS t
+            SELECT t.intent_id, t.hop, coalesce(t.gathered_into, t.id), t.run_at FROM dispatcher.tasks AS t
             JOIN unnest(%s::uuid[], %s::smallint[]) AS wanted(intent_id, hop) USING (intent_id, hop)
             """,
             ([task.intent_id for task in tasks], [task.hop for task in tasks]),
@@ -124,12 +134,12 @@ async def insert_tasks(
 async def record_judgements(
     connection: Connection, owner: UUID, judgements: Mapping[tuple[UUID, int], Judgement]
 ) -> None:
-    """Writes new decisions on tasks that are about to leave, by ``(id, claim_no)`` and fenced."""
+    """Writes new decisions on tasks that are about to leave, by ``(id, claim_no)`` and fenced; in a transaction."""
     values = [
         (
             task_id, claim_no, judged.channel, judged.address, judged.locale, judged.content.subject,
             judged.content.body, judged.content.html, judged.content.template_version, judged.content.fingerprint,
-            judged.idempotency_key, judged.decision, judged.cap_date,
+            judged.idempotency_key, judged.decision, judged.decided_at, judged.cap_date,
         )
         for (task_id, claim_no), judged in sorted(judgements.items())
     ]  # fmt: skip
@@ -140,26 +150,32 @@ async def record_judgements(
         UPDATE dispatcher.tasks AS t
         SET channel = n.channel, address = n.address, locale = n.locale, subject = n.subject, body = n.body,
             html = n.html, template_version = n.template_version, fingerprint = n.fingerprint,
-            idempotency_key = n.idempotency_key, decisions = t.decisions || n.decision, cap_date = n.cap_date,
-            evaluate = false
+            idempotency_key = n.idempotency_key, decisions = t.decisions || n.decision, decided_at = n.decided_at,
+            cap_date = n.cap_date, evaluate = false
         FROM unnest(
             %s::uuid[], %s::integer[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
-            %s::text[], %s::bytea[], %s::text[], %s::bytea[], %s::date[]
+            %s::text[], %s::bytea[], %s::text[], %s::bytea[], %s::timestamptz[], %s::date[]
         ) AS n(id, claim_no, channel, address, locale, subject, body, html, template_version, fingerprint,
-            idempotency_key, decision, cap_date)
+            idempotency_key, decision, decided_at, cap_date)
         WHERE t.id = n.id AND t.claim_no = n.claim_no AND t.owner = %s
         """,
         [*(list(column) for column in zip(*values, strict=True)), owner],
     )
+    # It may be another text by now.
+    await fingerprints.let_go(connection, [task_id for task_id, _ in judgements])
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptTarget:
-    """The task that a receipt speaks of, locked for the transaction."""
+    """The task that a receipt speaks of, locked for the transaction; channel and address are empty where unknown."""
 
     id: UUID
     state: State
     reason: str
+    tenant: str
+    user_id: str
+    channel: str
+    address: str
 
 
 async def lock_receipt_targets(
@@ -189,9 +205,13 @@ async def lock_receipt_targets(
     by_message = {(row[0], row[1]): row[2] for row in await cursor.fetchall()}
     ids = sorted({*by_key.values(), *by_message.values()})
     await cursor.execute(
-        "SELECT id, state, reason FROM dispatcher.tasks WHERE id = ANY(%s) ORDER BY id FOR UPDATE", (ids,)
+        """
+        SELECT id, state, reason, tenant, user_id, coalesce(channel, ''), coalesce(address, '') FROM dispatcher.tasks
+        WHERE id = ANY(%s) ORDER BY id FOR UPDATE
+        """,
+        (ids,),
     )
-    targets = {row[0]: ReceiptTarget(row[0], State(row[1]), row[2]) for row in await cursor.fetchall()}
+    targets = {row[0]: ReceiptTarget(row[0], State(row[1]), *row[2:]) for row in await cursor.fetchall()}
     return by_key, by_message, targets
 
 
@@ -256,14 +276,13 @@ async def write_receipts(connection: Connection, applied: Sequence[ReceiptApplie
     told = [item for item in applied if item.transition.announced]
     if told:
         await cursor.execute(
-            """
-            INSERT INTO dispatcher.outcomes
-                (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
-            SELECT t.tenant, t.intent_id, t.id, t.hop, t.user_id, t.scene, n.state, n.reason, t.channel, t.attempts
-            FROM unnest(%s::uuid[], %s::text[], %s::text[]) WITH ORDINALITY AS n(id, state, reason, place)
-            JOIN dispatcher.tasks AS t ON t.id = n.id
-            ORDER BY n.place
-            """,
+            tell(
+                "unnest(%s::uuid[], %s::text[], %s::text[]) WITH ORDINALITY AS n(id, state, reason, place)"
+                " JOIN dispatcher.tasks AS t ON t.id = n.id",
+                state="n.state",
+                reason="n.reason",
+                order="n.place",
+            ),
             (
                 [item.task_id for item in told],
                 [item.transition.state for item in told],
@@ -280,119 +299,29 @@ async def cancel_tasks(connection: Connection, intent_id: UUID) -> tuple[State, 
     """
     cursor = connection.cursor(row_factory=dict_row)
     await cursor.execute(
-        """
+        f"""
         WITH withdrawn AS (
             UPDATE dispatcher.tasks
             SET state = 'SUPPRESSED', reason = 'cancelled', state_at = clock_timestamp(), owner = NULL,
                 finished_at = clock_timestamp()
             WHERE intent_id = %(intent)s AND state = ANY(%(withdrawable)s) AND finished_at IS NULL
             RETURNING *
-        ), told AS (
-            INSERT INTO dispatcher.outcomes
-                (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
-            SELECT tenant, intent_id, id, hop, user_id, scene, state, reason, channel, attempts FROM withdrawn
-        )
-        SELECT intent_id, hop, tenant, user_id, channel, cap_date FROM withdrawn
-        """,
+        ), told AS ({tell("withdrawn AS t")})
+        SELECT id, intent_id, hop, tenant, user_id, channel, cap_date FROM withdrawn
+        """,  # noqa: S608 - the fragment is our own
         {"intent": intent_id, "withdrawable": list(WITHDRAWABLE)},
     )
     withdrawn = await cursor.fetchall()
+    await fingerprints.let_go_unsent(connection, [row["id"] for row in withdrawn])
+    state = await digests.withdraw(connection, intent_id)
+    if state is not None:
+        return state, withdrawn
     await cursor.execute(
         "SELECT state FROM dispatcher.tasks WHERE intent_id = %s ORDER BY hop DESC LIMIT 1", (intent_id,)
     )
     row = await cursor.fetchone()
     assert row is not None, "the caller has made sure of one"
     return State(row["state"]), withdrawn
-
-
-async def sending_to(
-    connection: Connection, tenant: str, user_ids: Sequence[str], addresses: Sequence[tuple[Channel | None, str]]
-) -> set[UUID]:
-    """Returns the tasks that are being handed over to these users or addresses, those of dead owners too.
-
-    An address without a channel is meant on every channel.
-    """
-    cursor = await connection.execute(
-        """
-        SELECT id FROM dispatcher.tasks
-        WHERE state = 'SENDING' AND tenant = %(tenant)s AND user_id = ANY(%(users)s)
-        UNION
-        SELECT t.id FROM dispatcher.tasks AS t
-        JOIN unnest(%(channels)s::text[], %(addresses)s::text[]) AS a(channel, address) USING (address)
-        WHERE t.state = 'SENDING' AND t.tenant = %(tenant)s AND (a.channel IS NULL OR a.channel = t.channel)
-        """,
-        {
-            "tenant": tenant,
-            "users": list(user_ids),
-            "channels": [channel for channel, _ in addresses],
-            "addresses": [address for _, address in addresses],
-        },
-    )
-    return {row[0] for row in await cursor.fetchall()}
-
-
-async def still_sending(connection: Connection, task_ids: Sequence[UUID]) -> set[UUID]:
-    """Returns which of these tasks are still being handed over."""
-    cursor = await connection.execute(
-        "SELECT id FROM dispatcher.tasks WHERE id = ANY(%s) AND state = 'SENDING'", (list(task_ids),)
-    )
-    return {row[0] for row in await cursor.fetchall()}
-
-
-async def recent_sends(connection: Connection, users: Sequence[Recipient], since: datetime) -> list[dict[str, Any]]:
-    """Returns what counts on the caps of these users: what may have left, or is on its way.
-
-    A deferred task is judged afresh and does not count yet; a failed one counts if it may have left all the same.
-
-    Returns:
-        Rows of tenant, user_id, intent_id, hop, channel, cap_date, sent_at.
-    """
-    cursor = connection.cursor(row_factory=dict_row)
-    await cursor.execute(
-        """
-        SELECT t.tenant, t.user_id, t.intent_id, t.hop, t.channel, t.cap_date, t.created_at AS sent_at
-        FROM dispatcher.tasks AS t
-        JOIN unnest(%s::text[], %s::text[]) AS u(tenant, user_id) USING (tenant, user_id)
-        WHERE t.state_at >= %s AND t.cap_date IS NOT NULL AND NOT t.evaluate AND (
-            t.state IN ('PENDING', 'SCHEDULED', 'SENDING', 'SENT', 'DELIVERED')
-            OR t.state = 'FAILED' AND (t.reason = 'unknown' OR EXISTS (
-                SELECT FROM dispatcher.attempts AS a WHERE a.task_id = t.id AND a.result IN ('accepted', 'unknown')
-            ))
-        )
-        """,
-        ([user.tenant for user in users], [user.user_id for user in users], since),
-    )
-    return await cursor.fetchall()
-
-
-async def timeline(connection: Connection, tenant: str, intent_id: UUID) -> dict[str, list[dict[str, Any]]]:
-    """Returns the rows about an intent: `tasks`, `attempts`, `receipts` and `outcomes`, each in order."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    cursor = connection.cursor(row_factory=dict_row)
-    for name, query in (
-        ("tasks", "SELECT * FROM dispatcher.tasks WHERE tenant = %(t)s AND intent_id = %(i)s ORDER BY hop"),
-        (
-            "attempts",
-            """
-            SELECT a.* FROM dispatcher.attempts AS a JOIN dispatcher.tasks AS t ON t.id = a.task_id
-            WHERE t.tenant = %(t)s AND t.intent_id = %(i)s ORDER BY a.started_at, a.number
-            """,
-        ),
-        (
-            "receipts",
-            """
-            SELECT r.* FROM dispatcher.task_receipts AS r JOIN dispatcher.tasks AS t ON t.id = r.task_id
-            WHERE t.tenant = %(t)s AND t.intent_id = %(i)s ORDER BY r.applied_at, r.receipt_id
-            """,
-        ),
-        (
-            "outcomes",
-            "SELECT * FROM dispatcher.outcomes WHERE tenant = %(t)s AND intent_id = %(i)s ORDER BY xid, seq",
-        ),
-    ):
-        await cursor.execute(query, {"t": tenant, "i": intent_id})
-        found[name] = await cursor.fetchall()
-    return found
 
 
 def beyond_sending(column: str) -> str:
@@ -409,6 +338,8 @@ def _row(task: NewTask, owner: UUID | None) -> tuple[object, ...]:
         task.priority, task.expires_at, task.traceparent, task.state, task.reason, task.channel, task.address,
         task.locale, content.subject if content else "", content.body if content else "",
         content.html if content else "", content.template_version if content else "",
-        content.fingerprint if content else None, task.idempotency_key, [task.decision], task.cap_date,
-        task.deferrals, task.evaluate, owner, json.dumps(task.variables), task.run_at, task.finished,
+        content.fingerprint if content else None, task.idempotency_key, [task.decision] if task.decision else [],
+        task.cap_date, int(task.hold is Hold.QUIET_HOURS), task.hold is not None, task.hold is Hold.SCHEDULE,
+        task.submitted_at, task.send_at, task.send_at_local, task.decided_at, task.run_at, owner,
+        json.dumps(task.variables), task.run_at, task.finished,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,9 +14,12 @@ from uuid6 import uuid7
 from agent_reach.durable import Claim, Later, Settlement, TableQueue
 from services.catalog.rules import Channel
 
+from . import fingerprints
+from .digests import gather
 from .model import AttemptRecord, TaskChange
 from .states import State
 from .store import beyond_sending
+from .telling import tell
 
 TASKS = "dispatcher.tasks"
 
@@ -23,10 +27,12 @@ _COLUMNS = (
     "intent_id", "hop", "tenant", "user_id", "bare_channel", "bare_address", "scene", "category", "template",
     "variables", "wishes", "expires_at", "traceparent", "state", "channel", "address", "locale", "subject", "body",
     "html", "template_version", "fingerprint", "idempotency_key", "cap_date", "deferrals", "evaluate",
+    "scheduled", "gathered", "submitted_at", "send_at", "send_at_local", "decided_at", "planned_at",
 )  # fmt: skip
 
 
 _MOVED_ON = beyond_sending("t.state")
+_ENDS_UNSENT = frozenset({State.FAILED, State.SUPPRESSED, State.EXPIRED})
 
 
 class TaskQueue(TableQueue):
@@ -44,35 +50,39 @@ class TaskQueue(TableQueue):
             ),
             # What died, or was handed back, while it was being sent waits again.
             release_assignments="state = CASE WHEN t.state = 'SENDING' THEN 'PENDING' ELSE t.state END",
-            verdict_columns={"state": "text", "reason": "text", "decision": "bytea", "deferrals": "smallint"},
+            verdict_columns={
+                "state": "text",
+                "reason": "text",
+                "decision": "bytea",
+                "hold": "text",
+                "planned_at": "timestamptz",
+            },
             # The transaction's own time marks the rows whose state moved, for `apply`.
             verdict_assignments=f"""
                 state = CASE WHEN s.state IS NULL OR {_MOVED_ON} THEN t.state ELSE s.state END,
                 reason = CASE WHEN s.state IS NULL OR {_MOVED_ON} THEN t.reason ELSE s.reason END,
                 state_at = CASE WHEN s.state IS NULL OR {_MOVED_ON} THEN t.state_at ELSE now() END,
                 decisions = CASE WHEN s.decision IS NULL THEN t.decisions ELSE t.decisions || s.decision END,
-                deferrals = t.deferrals + s.deferrals,
-                evaluate = t.evaluate OR s.deferrals > 0
+                deferrals = t.deferrals + (s.hold IS NOT DISTINCT FROM 'quiet_hours')::integer,
+                scheduled = t.scheduled OR s.hold IS NOT DISTINCT FROM 'schedule',
+                evaluate = t.evaluate OR s.hold IS NOT NULL,
+                planned_at = coalesce(s.planned_at, t.planned_at),
+                digest_key = NULL
             """,
         )
 
-    def verdict(self, settlement: Settlement) -> tuple[str | None, str, bytes | None, int]:
-        """Returns state, reason, decision and deferrals of a change; no state where there is none."""
+    def verdict(self, settlement: Settlement) -> tuple[str | None, str, bytes | None, str | None, datetime | None]:
+        """Returns state, reason, decision, hold and its end of a change; no state where there is none."""
         change = settlement.result
         if not isinstance(change, TaskChange):
-            return None, "", None, 0
-        return change.state, change.reason, change.decision, change.deferrals
+            return None, "", None, None, None
+        return change.state, change.reason, change.decision, change.hold, change.planned_at
 
     async def start(self, connection: AsyncConnection[Any], claims: Sequence[Claim]) -> dict[UUID, int]:
         """Notes that the tasks are being sent, and tells it."""
         started = await super().start(connection, claims)
         await connection.execute(
-            """
-            INSERT INTO dispatcher.outcomes
-                (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
-            SELECT tenant, intent_id, id, hop, user_id, scene, state, '', channel, attempts
-            FROM dispatcher.tasks WHERE id = ANY(%s) AND state = 'SENDING'
-            """,
+            tell("dispatcher.tasks AS t", where="t.id = ANY(%s) AND t.state = 'SENDING'", reason="''"),
             (list(started),),
         )
         return started
@@ -98,6 +108,10 @@ class TaskQueue(TableQueue):
         ]
         if attempts:
             await _write_attempts(connection, attempts)
+        await self._let_go(connection, changes)
+        gathered = {task_id: change.gathering for task_id, change in changes if change.gathering is not None}
+        if gathered:
+            await gather(connection, gathered)
         fallbacks = [
             (task_id, change.fallback)
             for task_id, change in changes
@@ -106,17 +120,18 @@ class TaskQueue(TableQueue):
         if fallbacks:
             await _write_fallbacks(connection, fallbacks)
 
+    async def _let_go(self, connection: AsyncConnection[Any], changes: Sequence[tuple[UUID, TaskChange]]) -> None:
+        """Lets duplicates take the place of what is held again, or has ended without leaving."""
+        held = [task_id for task_id, change in changes if change.hold is not None]
+        if held:
+            await fingerprints.let_go(connection, held)
+        ended = [task_id for task_id, change in changes if change.state in _ENDS_UNSENT]
+        if ended:
+            await fingerprints.let_go_unsent(connection, ended)
+
 
 async def _tell_moved(connection: AsyncConnection[Any], task_ids: Sequence[UUID]) -> None:
-    await connection.execute(
-        """
-        INSERT INTO dispatcher.outcomes
-            (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
-        SELECT tenant, intent_id, id, hop, user_id, scene, state, reason, channel, attempts
-        FROM dispatcher.tasks WHERE id = ANY(%s) AND state_at = now()
-        """,
-        (task_ids,),
-    )
+    await connection.execute(tell("dispatcher.tasks AS t", where="t.id = ANY(%s) AND t.state_at = now()"), (task_ids,))
 
 
 async def _finish_moved_on(connection: AsyncConnection[Any], task_ids: Sequence[UUID]) -> None:
@@ -161,14 +176,15 @@ async def _write_attempts(
 async def _write_fallbacks(connection: AsyncConnection[Any], fallbacks: Sequence[tuple[UUID, Channel]]) -> None:
     """Inserts hop 1 for tasks that failed for good; it is judged and rendered when it is due, which is now."""
     await connection.execute(
-        """
+        f"""
         WITH hop AS (
             INSERT INTO dispatcher.tasks
                 (id, intent_id, hop, tenant, user_id, bare_channel, bare_address, scene, category, template, variables,
-                 wishes, priority, expires_at, traceparent, state, evaluate)
+                 wishes, priority, expires_at, traceparent, state, evaluate, submitted_at, send_at,
+                 send_at_local, scheduled, gathered)
             SELECT n.new_id, t.intent_id, 1, t.tenant, t.user_id, t.bare_channel, t.bare_address, t.scene, t.category,
                 t.template, t.variables, ARRAY(SELECT jsonb_array_elements_text(n.wishes)), t.priority, t.expires_at,
-                t.traceparent, 'PENDING', true
+                t.traceparent, 'PENDING', true, t.submitted_at, t.send_at, t.send_at_local, t.scheduled, t.gathered
             FROM unnest(%s::uuid[], %s::uuid[], %s::jsonb[]) AS n(id, new_id, wishes)
             JOIN dispatcher.tasks AS t ON t.id = n.id
             WHERE t.hop = 0 AND t.state = 'FAILED'
@@ -177,10 +193,8 @@ async def _write_fallbacks(connection: AsyncConnection[Any], fallbacks: Sequence
             ON CONFLICT (intent_id, hop) DO NOTHING
             RETURNING *
         )
-        INSERT INTO dispatcher.outcomes
-            (tenant, intent_id, task_id, hop, user_id, scene, state, reason, channel, attempts)
-        SELECT tenant, intent_id, id, hop, user_id, scene, state, 'fallback', channel, 0 FROM hop
-        """,
+        {tell("hop AS t", reason="'fallback'")}
+        """,  # noqa: S608 - the fragment is our own
         (
             [task_id for task_id, _ in fallbacks],
             [uuid7() for _ in fallbacks],

@@ -12,9 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_reach.v1 import dispatcher_pb2, message_pb2
 from services.chassis.errors import Violation
+from services.chassis.moments import moment
 from services.chassis.validation import check_storable
-
-from .wire import moment
 
 _ACCEPTED_TEXTS = ("tenant", "user_id", "scene", "template", "traceparent")
 _RECEIPT_TEXTS = ("provider", "idempotency_key", "provider_message_id", "code")
@@ -38,8 +37,10 @@ def _accepted(path: str, item: dispatcher_pb2.AcceptItem) -> Iterator[Violation]
     yield from _object(f"{path}.variables_json", item.variables_json)
     if not 0 <= item.priority <= 9:
         yield Violation(f"{path}.priority", "must be 0 to 9")
-    yield from _moment(f"{path}.expires_at", item.expires_at)
-    yield from _moment(f"{path}.decision.until", item.decision.until)
+    for name in ("expires_at", "send_at", "submitted_at"):
+        yield from _moment(f"{path}.{name}", getattr(item, name))
+    for name in ("until", "decided_at"):
+        yield from _moment(f"{path}.decision.{name}", getattr(item.decision, name))
     if item.decision.action == message_pb2.ACTION_DEFER and not item.decision.HasField("until"):
         yield Violation(f"{path}.decision.until", "is required to defer")
     for name in ("reason", "address", "locale"):

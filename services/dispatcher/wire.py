@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_reach.v1 import dispatcher_pb2, message_pb2, outcome_pb2, policy_pb2, timeline_pb2
 from services.catalog.rules import Channel
 from services.catalog.wire import channel_from_wire, channel_to_wire
+from services.chassis.moments import timestamp
 
-from .model import Recipient
+from .model import Hold, Recipient
 from .states import ReceiptKind, State
 
 
@@ -31,18 +29,6 @@ def kind_from_wire(number: timeline_pb2.ReceiptKind.ValueType) -> ReceiptKind | 
     return ReceiptKind(lowered) if lowered in set(ReceiptKind) else None
 
 
-def moment(value: Timestamp) -> datetime:
-    """Returns a timestamp as an aware datetime in UTC."""
-    return value.ToDatetime(UTC)
-
-
-def timestamp(value: datetime) -> Timestamp:
-    """Returns an aware datetime as a timestamp."""
-    stamp = Timestamp()
-    stamp.FromDatetime(value.astimezone(UTC))
-    return stamp
-
-
 def recipient_of(item: dispatcher_pb2.AcceptItem) -> Recipient:
     """Returns whom an accepted intent is for."""
     if item.HasField("address"):
@@ -55,8 +41,19 @@ def channels_from_wire(numbers: Any) -> tuple[Channel, ...]:
     return tuple(channel for number in numbers if (channel := channel_from_wire(number)) is not None)
 
 
-def evaluate_item(row: Mapping[str, Any], run_at: datetime) -> policy_pb2.EvaluateItem:
-    """Returns the question to the policy about a task that is due."""
+def hold_of(decision: message_pb2.Decision) -> Hold | None:
+    """Returns what a decision lets a message wait for; None where it does not."""
+    if decision.action != message_pb2.ACTION_DEFER:
+        return None
+    # A decision from before the gate was named is one of quiet hours: there was no other.
+    return _HOLDS.get(decision.held_by, Hold.QUIET_HOURS)
+
+
+_HOLDS = {message_pb2.GATE_SCHEDULE: Hold.SCHEDULE, message_pb2.GATE_DIGEST: Hold.DIGEST}
+
+
+def evaluate_item(row: Mapping[str, Any]) -> policy_pb2.EvaluateItem:
+    """Returns the question to the policy about a task: all that it was asked before, and what came of that."""
     item = policy_pb2.EvaluateItem(
         intent_id=str(row["intent_id"]),
         hop=row["hop"],
@@ -67,8 +64,15 @@ def evaluate_item(row: Mapping[str, Any], run_at: datetime) -> policy_pb2.Evalua
         channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
         expires_at=timestamp(row["expires_at"]),
         deferrals=row["deferrals"],
-        planned_at=timestamp(run_at),
+        planned_at=None if row["planned_at"] is None else timestamp(row["planned_at"]),
+        send_at=None if row["send_at"] is None else timestamp(row["send_at"]),
+        submitted_at=timestamp(row["submitted_at"]),
+        scheduled=row["scheduled"],
+        # A second hop leaves by itself, whatever the first one did.
+        gathered=row["gathered"] or row["hop"] > 0,
     )
+    if row["send_at_local"] is not None:
+        item.send_at_local.MergeFromString(row["send_at_local"])
     if row["bare_address"]:
         item.address.channel = channel_to_wire(Channel(row["bare_channel"]))
         item.address.value = row["bare_address"]

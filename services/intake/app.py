@@ -32,7 +32,7 @@ async def open_intake(settings: IntakeSettings, runtime: Runtime) -> AsyncIterat
     """
     check_targets(settings, "policy", "dispatcher")
     async with AsyncExitStack() as stack:
-        catalog = await stack.enter_async_context(running_catalog(runtime))
+        catalog = await stack.enter_async_context(running_catalog(runtime, "intake"))
         pool = await stack.enter_async_context(runtime.engine_pool())
         api_pool = await stack.enter_async_context(runtime.api_pool())
         policy = policy_pb2_grpc.PolicyServiceStub(runtime.channel(settings.policy_target))

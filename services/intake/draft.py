@@ -18,6 +18,8 @@ class Draft:
         content_hash: by which the same key with other content is known.
         earlier_key_hash: of a derived key, the key of the time bucket before.
         window_seconds: of a derived key, for how long the same content is a repetition.
+        send_at: the earliest moment at which it may leave.
+        send_at_local: that moment by the recipient's clock, a serialized `LocalTime`.
     """
 
     id: UUID
@@ -39,5 +41,7 @@ class Draft:
     content_hash: bytes
     created_at: datetime
     traceparent: str
+    send_at: datetime | None = None
+    send_at_local: bytes | None = None
     earlier_key_hash: bytes | None = None
     window_seconds: float = 0.0

@@ -20,7 +20,7 @@ def tell(intent: reach_pb2.Intent, timeline: dispatcher_pb2.GetTimelineResponse)
         timeline_pb2.TimelineEntry(
             occurred_at=intent.created_at,
             kind="submitted",
-            summary=f"submitted by {intent.agent} for scene {intent.spec.scene}",
+            summary=f"submitted by {intent.agent} for scene {intent.spec.scene}{_send_time(intent.spec)}",
         )
     ]
     for task in timeline.tasks:
@@ -38,6 +38,16 @@ def tell(intent: reach_pb2.Intent, timeline: dispatcher_pb2.GetTimelineResponse)
     )
     # Sorting is stable: what happened in one instant stays in the order of cause and effect.
     return sorted(entries, key=lambda entry: entry.occurred_at.ToNanoseconds())
+
+
+def _send_time(spec: reach_pb2.IntentSpec) -> str:
+    if spec.HasField("send_at"):
+        return f", to leave at {spec.send_at.ToJsonString()}"
+    if spec.HasField("send_at_local"):
+        local = spec.send_at_local
+        day = local.date or (_name(message_pb2.Weekday.Name(local.weekday), "WEEKDAY_") if local.weekday else "")
+        return f", to leave at {f'{day} {local.time}'.strip()} by the recipient's clock"
+    return ""
 
 
 def _decisions(task: timeline_pb2.Task) -> Iterator[timeline_pb2.TimelineEntry]:

@@ -13,7 +13,7 @@ INTENTS = "intake.intents"
 
 _COLUMNS = (
     "tenant", "user_id", "bare_channel", "bare_address", "scene", "template", "variables_json", "wishes", "expires_at",
-    "traceparent",
+    "traceparent", "created_at", "send_at", "send_at_local",
 )  # fmt: skip
 
 

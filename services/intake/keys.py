@@ -40,7 +40,18 @@ def derived_key(
 
 
 def content_hash(
-    *, user_id: str, address: str, scene: str, template: str, canonical_variables: str, channels: tuple[str, ...]
+    *,
+    user_id: str,
+    address: str,
+    scene: str,
+    template: str,
+    canonical_variables: str,
+    channels: tuple[str, ...],
+    send_time: tuple[str, ...] = (),
 ) -> bytes:
-    """Returns the hash of what a person would get. Priority and expiry are no content: the first intent's stand."""
-    return hash_parts(user_id, address, scene, template, canonical_variables, *channels)
+    """Returns the hash of what a person would get, and when. Priority and expiry are no content: the first stand.
+
+    Args:
+        send_time: empty where the intent names none; no channel looks like its first text.
+    """
+    return hash_parts(user_id, address, scene, template, canonical_variables, *channels, *send_time)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from datetime import UTC
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +13,7 @@ import structlog
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc, message_pb2
 from services.chassis.faults import is_database_outage
+from services.chassis.moments import moment
 from services.chassis.postgres import Pool
 
 from .store import IntentState, follow_outcomes, outcome_cursor
@@ -68,7 +68,7 @@ def fold(outcomes: Sequence[Any]) -> dict[UUID, IntentState]:
             outcome.hop,
             message_pb2.State.Name(outcome.state).removeprefix("STATE_"),
             outcome.reason,
-            outcome.occurred_at.ToDatetime(UTC),
+            moment(outcome.occurred_at),
         )
         intent_id = UUID(outcome.intent_id)
         old = states.get(intent_id)

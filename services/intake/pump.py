@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import structlog
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_reach.durable import Batch, Claim, Done, Later
 from agent_reach.v1 import dispatcher_pb2, message_pb2, policy_pb2
@@ -12,8 +14,7 @@ from services.catalog.rules import Channel
 from services.catalog.wire import channel_to_wire
 from services.chassis.batch_stream import BatchClient
 from services.chassis.errors import OverloadedError, ServiceError, UnavailableError
-
-from .wire import timestamp
+from services.chassis.moments import timestamp
 
 # How long intents wait for a policy or a dispatcher that is away.
 _AWAY_SECONDS = 1.0
@@ -72,6 +73,7 @@ def _evaluate_item(claim: Claim) -> policy_pb2.EvaluateItem:
         template=row["template"],
         channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
         expires_at=timestamp(row["expires_at"]),
+        **_times(claim),
     )
 
 
@@ -90,7 +92,24 @@ def _accept_item(claim: Claim, decision: message_pb2.Decision) -> dispatcher_pb2
         channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
         decision=decision,
         traceparent=row["traceparent"],
+        **_times(claim),
     )
+
+
+class _Times(TypedDict):
+    submitted_at: Timestamp
+    send_at: Timestamp | None
+    send_at_local: message_pb2.LocalTime | None
+
+
+def _times(claim: Claim) -> _Times:
+    """Returns when an intent was submitted, and when it may leave."""
+    send_at, local = claim.row["send_at"], claim.row["send_at_local"]
+    return {
+        "submitted_at": timestamp(claim.row["created_at"]),
+        "send_at": None if send_at is None else timestamp(send_at),
+        "send_at_local": None if local is None else message_pb2.LocalTime.FromString(local),
+    }
 
 
 def _bare_address(claim: Claim) -> message_pb2.Address | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from services.chassis.errors import (
     Violation,
     to_status,
 )
+from services.chassis.moments import moment, timestamp
 from services.chassis.postgres import Pool, tenant_transaction
 from services.chassis.principal import Principal, current_principal
 from services.chassis.telemetry import current_traceparent
@@ -31,7 +32,7 @@ from .explain import tell
 from .outcomes import relay_outcomes
 from .salvage import Batch, readable_batches
 from .submit import GroupCommit, Stored, Submitter
-from .wire import intent_to_wire, page_token, read_page_token, timestamp
+from .wire import intent_to_wire, page_token, read_page_token
 
 _MAX_BATCH = 1_000
 _DEFAULT_PAGE, _MAX_PAGE = 50, 500
@@ -208,10 +209,9 @@ def _moment(request: reach_pb2.ListIntentsRequest, field: str) -> datetime | Non
     if not request.HasField(field):  # type: ignore[arg-type]  # one of its two moments
         return None
     try:
-        moment: datetime = getattr(request, field).ToDatetime(UTC)
+        return moment(getattr(request, field))
     except (ValueError, OverflowError):
         raise InvalidFieldsError([Violation(field, "is no moment between the years 1 and 9999")]) from None
-    return moment
 
 
 def _uuid(text: str) -> UUID:

@@ -36,12 +36,14 @@ _NEW = Recordset(
         "content_hash": "bytea",
         "created_at": "timestamptz",
         "traceparent": "text",
+        "send_at": "timestamptz",
+        "send_at_local": "bytea",
         "owner": "uuid",
     }
 )
 _SHOWN = (
     "id, tenant, agent, user_id, bare_channel, bare_address, scene, category, template, variables_json, wishes,"
-    " priority, expires_at, intent_key, created_at, traceparent, state, state_reason, state_at"
+    " priority, expires_at, intent_key, created_at, traceparent, send_at, send_at_local, state, state_reason, state_at"
 )
 
 
@@ -69,7 +71,7 @@ async def insert_intents(pool: Pool, drafts: Sequence[Draft], owners: Mapping[UU
             draft.id, draft.tenant, draft.agent, draft.user_id, draft.bare_channel, draft.bare_address, draft.scene,
             draft.category, draft.template, draft.template_version, draft.variables_json, draft.wishes, draft.priority,
             draft.expires_at, draft.intent_key, draft.key_hash, draft.content_hash, draft.created_at,
-            draft.traceparent, owners.get(draft.id),
+            draft.traceparent, draft.send_at, draft.send_at_local, owners.get(draft.id),
         )
         for draft in sorted(drafts, key=lambda draft: (draft.tenant, draft.key_hash))
     )  # fmt: skip

@@ -17,7 +17,7 @@ from agent_reach.v1 import reach_pb2
 from services.catalog.holder import CatalogHolder
 from services.chassis.clock import Clock
 from services.chassis.errors import ConflictError, InvalidFieldsError, OverloadedError, ServiceError, Violation
-from services.chassis.postgres import Pool
+from services.chassis.postgres import Pool, past_deadlocks
 from services.chassis.principal import Principal
 
 from .draft import Draft
@@ -25,7 +25,6 @@ from .intent_queue import INTENTS, claim_of
 from .store import earlier_intents, insert_intents, standing_intents
 from .validation import draft_of
 
-_DEADLOCK_TRIES = 5
 _log = structlog.get_logger(__name__)
 
 
@@ -130,21 +129,13 @@ class Submitter:
         with self._engine.reserve(INTENTS, len(drafts)) as places:
             owned = drafts[: places.granted]
             owners = {draft.id: places.owner for draft in owned}
-            inserted = await self._insert_tried(drafts, owners)
+            inserted = await past_deadlocks(lambda: insert_intents(self._pool, drafts, owners))
             places.adopt(
                 [claim_of(draft, places.owner, inserted[draft.id]) for draft in owned if draft.id in inserted]
             )
             if len(owned) < len(drafts):
                 self._engine.wake(INTENTS)
             return inserted
-
-    async def _insert_tried(self, drafts: Sequence[Draft], owners: dict[UUID, UUID]) -> dict[UUID, datetime]:
-        for _ in range(_DEADLOCK_TRIES - 1):
-            try:
-                return await insert_intents(self._pool, drafts, owners)
-            except (errors.DeadlockDetected, errors.SerializationFailure):
-                _log.info("insert_repeated", count=len(drafts))
-        return await insert_intents(self._pool, drafts, owners)
 
 
 def _reused(intent_id: UUID) -> ConflictError:

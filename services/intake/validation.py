@@ -11,18 +11,19 @@ from typing import Any, NoReturn
 from uuid6 import uuid7
 
 from agent_reach.v1 import error_reason_pb2, reach_pb2
-from services.catalog.addresses import AddressError, normalise
+from services.catalog.addresses import AddressError, normalise, pseudonym
 from services.catalog.catalog import Catalog
 from services.catalog.rules import Channel, SceneRules
 from services.catalog.templates import TemplateHead
 from services.catalog.wire import channel_from_wire
 from services.chassis.errors import InvalidFieldsError, Violation
-from services.chassis.hashing import hash_parts
+from services.chassis.moments import moment
 from services.chassis.principal import Principal
 from services.chassis.validation import check_storable, check_text
 
 from .draft import Draft
 from .keys import content_hash, derived_key, given_key
+from .send_time import SendTime, send_time
 
 MAX_VARIABLES_BYTES = 65_536
 MAX_KEY_LENGTH = 256
@@ -50,11 +51,12 @@ def draft_of(
         InvalidFieldsError: with every field at fault.
     """
     violations = _check_texts(spec, path)
-    scene = _scene(spec, catalog, path, violations)
+    scene = _scene(spec, principal.tenant, catalog, path, violations)
     variables = _variables(spec, path, violations)
     wishes = _wishes(spec, path, violations)
     bare = _bare_address(spec, path, violations)
-    expires_at = _expires_at(spec, scene, now, path, violations)
+    send = send_time(spec, now, path, violations)
+    expires_at = _expires_at(spec, scene, now, send, path, violations)
     priority = spec.priority if spec.HasField("priority") else _DEFAULT_PRIORITY
     if not 0 <= priority <= 9:
         violations.append(Violation(f"{path}.priority", "is not between 0 and 9"))
@@ -65,7 +67,7 @@ def draft_of(
     if violations:
         raise InvalidFieldsError(violations)
     head = _template(spec, scene, catalog, variables, path)
-    user_id = spec.user_id or _pseudonym(*bare)
+    user_id = spec.user_id or pseudonym(*bare)
     canonical = _ENCODER.encode(variables)
     content = content_hash(
         user_id=user_id,
@@ -73,7 +75,8 @@ def draft_of(
         scene=spec.scene,
         template=head.name,
         canonical_variables=canonical,
-        channels=tuple(wishes),
+        channels=wishes,
+        send_time=send.content,
     )
     window = scene.intent_key_window
     if spec.intent_key or window is None:
@@ -102,6 +105,8 @@ def draft_of(
         content_hash=content,
         created_at=now,
         traceparent=traceparent,
+        send_at=send.at,
+        send_at_local=send.local,
         earlier_key_hash=key.earlier,
         window_seconds=key.window_seconds,
     )
@@ -120,10 +125,12 @@ def _check_texts(spec: reach_pb2.IntentSpec, path: str) -> list[Violation]:
     return violations
 
 
-def _scene(spec: reach_pb2.IntentSpec, catalog: Catalog, path: str, violations: list[Violation]) -> SceneRules:
-    if spec.scene and not catalog.accepts_scene(spec.scene):
+def _scene(
+    spec: reach_pb2.IntentSpec, tenant: str, catalog: Catalog, path: str, violations: list[Violation]
+) -> SceneRules:
+    if spec.scene and not catalog.accepts_scene(spec.scene, tenant):
         violations.append(Violation(f"{path}.scene", "is not declared, and this installation is strict about scenes"))
-    return catalog.scene(spec.scene)
+    return catalog.scene(spec.scene, tenant)
 
 
 def _variables(spec: reach_pb2.IntentSpec, path: str, violations: list[Violation]) -> dict[str, Any]:
@@ -177,18 +184,25 @@ def _bare_address(spec: reach_pb2.IntentSpec, path: str, violations: list[Violat
 
 
 def _expires_at(
-    spec: reach_pb2.IntentSpec, scene: SceneRules, now: datetime, path: str, violations: list[Violation]
+    spec: reach_pb2.IntentSpec,
+    scene: SceneRules,
+    now: datetime,
+    send: SendTime,
+    path: str,
+    violations: list[Violation],
 ) -> datetime:
-    default = now + scene.policy.task_ttl
+    default = send.latest + scene.policy.task_ttl
     if not spec.HasField("expires_at"):
         return default
     try:
-        expires_at = spec.expires_at.ToDatetime(UTC)
+        expires_at = moment(spec.expires_at)
     except (ValueError, OverflowError):
         expires_at = datetime.max.replace(tzinfo=UTC)
-    if not now < expires_at <= now + _MAX_LIFE:
+    if not now < expires_at <= send.latest + _MAX_LIFE:
         violations.append(Violation(f"{path}.expires_at", "is not in the future, or more than 366 days away"))
         return default
+    if send.earliest is not None and expires_at <= send.earliest:
+        violations.append(Violation(f"{path}.expires_at", "comes before the moment at which it may leave"))
     return expires_at
 
 
@@ -214,11 +228,6 @@ def _template(
             metadata={"template": name, "missing": ", ".join(missing)},
         )
     return head
-
-
-def _pseudonym(channel: Channel | None, address: str) -> str:
-    """Returns the user that a bare address stands for; the address does not show in it."""
-    return f"address:{hash_parts(channel or '', address).hex()[:32]}"
 
 
 def _texts(value: object) -> list[str]:

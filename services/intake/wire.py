@@ -5,23 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_reach.v1 import message_pb2, reach_pb2
 from services.catalog.rules import Category, Channel
 from services.catalog.wire import category_to_wire, channel_to_wire
 from services.chassis.errors import InvalidFieldsError, Violation
-
-
-def timestamp(value: datetime) -> Timestamp:
-    """Returns an aware datetime as a timestamp."""
-    stamp = Timestamp()
-    stamp.FromDatetime(value.astimezone(UTC))
-    return stamp
+from services.chassis.moments import timestamp
 
 
 def intent_to_wire(row: Mapping[str, Any]) -> reach_pb2.Intent:
@@ -35,6 +27,10 @@ def intent_to_wire(row: Mapping[str, Any]) -> reach_pb2.Intent:
         expires_at=timestamp(row["expires_at"]),
         channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
     )
+    if row["send_at"] is not None:
+        spec.send_at.CopyFrom(timestamp(row["send_at"]))
+    if row["send_at_local"] is not None:
+        spec.send_at_local.MergeFromString(row["send_at_local"])
     if row["bare_address"]:
         spec.address.channel = channel_to_wire(Channel(row["bare_channel"]))
         spec.address.value = row["bare_address"]

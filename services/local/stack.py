@@ -94,6 +94,7 @@ class LocalStack:
             metrics={role: f"http://{LOOPBACK}:{self.ports.admin(role)}/metrics" for role in ROLE_NAMES},
             receipts_url=f"http://{LOOPBACK}:{self.ports.receipts_http}/v1/providers/{PROVIDER}/receipts",
             api_key=self.keys.agent,
+            operator_key=self.keys.operator,
         )
 
     @property

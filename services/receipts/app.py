@@ -25,7 +25,7 @@ from .server import ReceiptServicer
 from .settings import ReceiptsSettings
 from .signatures import SecretError, Signatures
 from .store import EVENTS, EventQueue, EventStore
-from .wire import DispatcherClient
+from .wire import DispatcherClient, PolicyClient
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def open_receipts(
     Raises:
         StartupError: a secret cannot be used, the address is taken, or PostgreSQL cannot be reached.
     """
-    check_targets(settings, "dispatcher")
+    check_targets(settings, "dispatcher", "policy")
     signatures = _signatures(settings.receipt_secrets)
     stub = dispatcher_pb2_grpc.DispatcherServiceStub(runtime.channel(settings.dispatcher_target))
     client = BatchClient[dispatcher_pb2.AdvanceRequest, dispatcher_pb2.AdvanceResponse](
@@ -53,8 +53,10 @@ async def open_receipts(
         longest_seconds=settings.receipts_max_retry_seconds,
         give_up=timedelta(days=settings.receipts_give_up_days),
     )
+    policy = PolicyClient(runtime.channel(settings.policy_target))
     async with runtime.engine_pool() as pool, client:
-        applier = Applier(DispatcherClient(client), runtime.clock, patience, Random())  # noqa: S311 - spreads load only
+        random = Random()  # noqa: S311 - spreads load only
+        applier = Applier(DispatcherClient(client), policy, runtime.clock, patience, random)
         engine = Engine(
             pool,
             "receipts",

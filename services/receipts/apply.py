@@ -1,4 +1,4 @@
-"""Has the dispatcher apply stored events, again and again until it has."""
+"""Has the dispatcher apply stored events, and the policy keep who wants silence, again and again until they have."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from uuid import UUID
 import structlog
 
 from agent_reach.durable import Batch, Claim, Done, Later, exponential_jitter
+from services.catalog.rules import Channel
 from services.chassis.clock import Clock
 from services.chassis.errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
 
-from .facts import Kind
+from .facts import Kind, Source, silence_wanted
 
 _log = structlog.get_logger(__name__)
 
@@ -48,15 +49,52 @@ class Event:
     occurred_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """Where a message went; in normal form."""
+
+    tenant: str
+    channel: Channel
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """What an event did, and whom it was about; nobody where that is not known."""
+
+    result: Result
+    recipient: Recipient | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A wish for silence: the address is not to be written to any more, and where that comes from."""
+
+    recipient: Recipient
+    source: Source
+
+
 class Dispatcher(Protocol):
     """Who applies events to tasks. Repeating one is harmless."""
 
-    async def advance(self, events: Sequence[Event]) -> list[Result]:
+    async def advance(self, events: Sequence[Event]) -> list[Advanced]:
         """Applies events; returns what each did, in order.
 
         Raises:
             UnavailableError: it cannot be reached.
             ServiceError: it refused the batch.
+        """
+        ...
+
+
+class Policy(Protocol):
+    """Who keeps wishes for silence. Repeating one is harmless."""
+
+    async def suppress(self, tenant: str, wishes: Sequence[Wish]) -> None:
+        """Stores a tenant's wishes.
+
+        Raises:
+            ServiceError: they are not stored, or nobody knows.
         """
         ...
 
@@ -81,13 +119,17 @@ class Applier:
 
     Args:
         dispatcher: who applies them.
+        policy: who keeps what they say about silence.
         clock: says how old an event is.
         patience: how events wait.
         random: spreads the waits.
     """
 
-    def __init__(self, dispatcher: Dispatcher, clock: Clock, patience: Patience, random: Random) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, policy: Policy, clock: Clock, patience: Patience, random: Random
+    ) -> None:
         self._dispatcher = dispatcher
+        self._policy = policy
         self._clock = clock
         self._patience = patience
         self._random = random
@@ -101,7 +143,7 @@ class Applier:
         if not claims:
             return
         try:
-            results = await self._dispatcher.advance([_event(claim) for claim in claims])
+            advanced = await self._dispatcher.advance([_event(claim) for claim in claims])
         except ServiceError as error:
             if _is_absence(error):
                 self._complain(error)
@@ -118,8 +160,33 @@ class Applier:
                 _log.error("receipt_refused_by_dispatcher", receipt_id=str(claims[0].id), error=str(error))
                 self._settle(batch, claims[0], Result.REFUSED)
         else:
-            for claim, result in zip(claims, results, strict=True):
-                self._settle(batch, claim, result)
+            pairs = list(zip(claims, advanced, strict=True))
+            unkept = await self._silence(pairs)
+            for claim, outcome in pairs:
+                # One that waited for the policy was applied the first time; the second time it is known already.
+                result = Result(claim.row["result"] or outcome.result)
+                if claim.id in unkept:
+                    batch.settle(claim, Later(after_seconds=self._wait(claim)), result.value)
+                else:
+                    self._settle(batch, claim, result)
+
+    async def _silence(self, pairs: Sequence[tuple[Claim, Advanced]]) -> set[UUID]:
+        """Has the policy keep what the events say about silence; returns those of which it could not."""
+        wishes: dict[str, list[tuple[Claim, Wish]]] = {}
+        for claim, outcome in pairs:
+            source = silence_wanted(Kind(claim.row["kind"]), claim.row["code"])
+            if source is not None and outcome.recipient is not None:
+                wish = Wish(outcome.recipient, source)
+                wishes.setdefault(outcome.recipient.tenant, []).append((claim, wish))
+        unkept: set[UUID] = set()
+        for tenant, wanted in wishes.items():
+            try:
+                await self._policy.suppress(tenant, [wish for _, wish in wanted])
+            except ServiceError as error:
+                # However long it takes: who unsubscribed must not be forgotten.
+                _log.warning("suppressions_not_stored", count=len(wanted), error=str(error))
+                unkept |= {claim.id for claim, _ in wanted}
+        return unkept
 
     def _settle(self, batch: Batch, claim: Claim, result: Result) -> None:
         if result in {Result.APPLIED, Result.IGNORED}:
@@ -128,14 +195,16 @@ class Applier:
             _log.warning("receipt_given_up", receipt_id=str(claim.id), result=result.value)
             batch.settle(claim, Done(), result.value)
         else:
-            wait = exponential_jitter(
-                claim.attempts,
-                self._patience.first_seconds,
-                self._patience.longest_seconds,
-                _JITTER_RATIO,
-                self._random,
-            )
-            batch.settle(claim, Later(after_seconds=wait))
+            batch.settle(claim, Later(after_seconds=self._wait(claim)))
+
+    def _wait(self, claim: Claim) -> float:
+        return exponential_jitter(
+            claim.attempts,
+            self._patience.first_seconds,
+            self._patience.longest_seconds,
+            _JITTER_RATIO,
+            self._random,
+        )
 
     def _spread(self, seconds: float) -> float:
         return exponential_jitter(1, seconds, self._patience.longest_seconds, _JITTER_RATIO, self._random)

@@ -34,6 +34,31 @@ class Kind(StrEnum):
     UNSUBSCRIBED = "unsubscribed"
 
 
+class Source(StrEnum):
+    """Where a wish for silence comes from; some of the contract's `SuppressionSource`, in lower case."""
+
+    UNSUBSCRIBE = "unsubscribe"
+    COMPLAINT = "complaint"
+    BOUNCE = "bounce"
+
+
+_SILENCE = {
+    Kind.UNSUBSCRIBED: Source.UNSUBSCRIBE,
+    Kind.COMPLAINED: Source.COMPLAINT,
+    Kind.BOUNCED: Source.BOUNCE,
+}
+
+
+def silence_wanted(kind: Kind, code: str) -> Source | None:
+    """Returns why an address must not be written to any more after an event; None where it may.
+
+    A bounce whose enhanced status is `4.x.x` (RFC 3463) passes: the mailbox is full, say, and not gone.
+    """
+    if kind is Kind.BOUNCED and code.startswith("4"):
+        return None
+    return _SILENCE.get(kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """One thing that a provider says.

@@ -18,18 +18,18 @@ from .facts import Fact
 EVENTS = "receipts.events"
 
 _COLUMNS = (
-    "provider", "kind", "idempotency_key", "provider_message_id", "code", "occurred_at", "received_at",
+    "provider", "kind", "idempotency_key", "provider_message_id", "code", "occurred_at", "received_at", "result",
 )  # fmt: skip
 
 
 class EventQueue(TableQueue):
-    """Stored events that wait to be applied. A settlement's result is the text that ends it, or None while it waits."""
+    """Stored events that wait to be applied. A settlement's result is what the event did, or None as long as nothing."""
 
     def __init__(self) -> None:
         super().__init__(EVENTS, _COLUMNS)
 
     async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
-        """Writes how events ended."""
+        """Writes what events did."""
         ended = [(item.claim.id, item.result) for item in settled if item.result is not None]
         if ended:
             await connection.execute(

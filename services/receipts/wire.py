@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
 
-from google.protobuf.timestamp_pb2 import Timestamp
+import grpc
 
-from agent_reach.v1 import dispatcher_pb2, receipt_pb2, timeline_pb2
+from agent_reach.v1 import (
+    dispatcher_pb2,
+    message_pb2,
+    receipt_pb2,
+    suppression_pb2,
+    suppression_pb2_grpc,
+    timeline_pb2,
+)
+from services.catalog.wire import channel_from_wire, channel_to_wire
 from services.chassis.batch_stream import BatchClient
-from services.chassis.errors import Violation
+from services.chassis.errors import UnavailableError, Violation
+from services.chassis.moments import moment, timestamp
 
-from .apply import Event, Result
+from .apply import Advanced, Event, Recipient, Result, Wish
 from .facts import Fact, Kind, Read, check_fact
 
 _PREFIX = "RECEIPT_KIND_"
+# The policy waits that long for what is just being handed over; a receipt need not wait for more.
+_SUPPRESS_SECONDS = 5.0
+_NOTE = "by a receipt of the provider"
 _RESULTS = {
     dispatcher_pb2.ADVANCE_RESULT_APPLIED: Result.APPLIED,
     dispatcher_pb2.ADVANCE_RESULT_IGNORED: Result.IGNORED,
@@ -32,24 +43,62 @@ class DispatcherClient:
     def __init__(self, client: BatchClient[dispatcher_pb2.AdvanceRequest, dispatcher_pb2.AdvanceResponse]) -> None:
         self._client = client
 
-    async def advance(self, events: Sequence[Event]) -> list[Result]:
+    async def advance(self, events: Sequence[Event]) -> list[Advanced]:
         """Applies 1 to 500 events; returns what each did, in order. Errors as of `BatchClient.call`."""
         request = dispatcher_pb2.AdvanceRequest(items=[_advance_item(event) for event in events])
         response = await self._client.call(request)
-        # A result that this version does not know is a task that is not known yet: it is asked about again.
-        return [_RESULTS.get(result, Result.TASK_UNKNOWN) for result in response.results]
+        return [
+            # A result that this version does not know is a task that is not known yet: it is asked about again.
+            Advanced(_RESULTS.get(result, Result.TASK_UNKNOWN), _recipient(recipient))
+            for result, recipient in zip(response.results, response.recipients, strict=True)
+        ]
+
+
+class PolicyClient:
+    """The policy's suppressions.
+
+    Args:
+        channel: to the policy.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = suppression_pb2_grpc.SuppressionServiceStub(channel)
+
+    async def suppress(self, tenant: str, wishes: Sequence[Wish]) -> None:
+        """Stores up to 500 wishes of a tenant; repeating it is harmless.
+
+        Raises:
+            UnavailableError: they are not stored, or nobody knows.
+        """
+        request = suppression_pb2.SuppressRequest(tenant=tenant, suppressions=[_suppression(wish) for wish in wishes])
+        try:
+            await self._stub.Suppress(request, timeout=_SUPPRESS_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise UnavailableError(f"the policy did not store suppressions ({error.code().name})") from error
+
+
+def _recipient(recipient: dispatcher_pb2.ReceiptRecipient) -> Recipient | None:
+    channel = channel_from_wire(recipient.address.channel)
+    return None if channel is None else Recipient(recipient.tenant, channel, recipient.address.value)
+
+
+def _suppression(wish: Wish) -> suppression_pb2.Suppression:
+    recipient = wish.recipient
+    return suppression_pb2.Suppression(
+        address=message_pb2.Address(channel=channel_to_wire(recipient.channel), value=recipient.address),
+        source=suppression_pb2.SuppressionSource.Value(f"SUPPRESSION_SOURCE_{wish.source.name}"),
+        note=_NOTE,
+    )
 
 
 def _advance_item(event: Event) -> dispatcher_pb2.AdvanceItem:
-    occurred_at = Timestamp()
-    occurred_at.FromDatetime(event.occurred_at.astimezone(UTC))
     return dispatcher_pb2.AdvanceItem(
         receipt_id=str(event.id),
         provider=event.provider,
         idempotency_key=event.idempotency_key,
         provider_message_id=event.provider_message_id,
         kind=timeline_pb2.ReceiptKind.Value(_PREFIX + event.kind.name),
-        occurred_at=occurred_at,
+        occurred_at=timestamp(event.occurred_at),
         code=event.code,
     )
 
@@ -65,7 +114,7 @@ def read_receipt(receipt: receipt_pb2.Receipt) -> Read:
     occurred_at = None
     if receipt.HasField("occurred_at"):
         try:
-            occurred_at = receipt.occurred_at.ToDatetime(UTC)
+            occurred_at = moment(receipt.occurred_at)
         except (ValueError, OverflowError):
             violations.append(Violation("occurred_at", "is not a moment between the years 1 and 9999"))
     fact = Fact(

@@ -63,10 +63,43 @@ def test_a_role_without_its_settings_says_which_one_is_missing() -> None:
 
 
 def test_a_configuration_is_checked_before_it_is_used(tmp_path: Path) -> None:
-    good = _run("policy", "check", PACKAGED_CONFIG)
-    assert good.returncode == 0, good.stderr
+    for good in (PACKAGED_CONFIG, PACKAGED_CONFIG / "policies.yaml"):
+        passed = _run("policy", "check", good)
+        assert passed.returncode == 0, passed.stderr
+        assert passed.stdout.startswith(f"{PACKAGED_CONFIG / 'policies.yaml'} is good: version ")
+        assert "order_shipped" in passed.stdout
     broken = tmp_path / "policies.yaml"
     broken.write_text("version: 3\npolicies:\n  default:\n    user_daily_cap: many\n")
     failed = _run("policy", "check", broken)
     assert failed.returncode == 1
     assert f"{broken}:4: " in failed.stderr
+
+
+def test_a_check_of_a_file_looks_at_what_lies_beside_it(tmp_path: Path) -> None:
+    text = "version: {}\npolicies: {{default: {{}}}}\nchannels: {{email: {{}}}}\n"
+    candidate, shadow = tmp_path / "candidate.yaml", tmp_path / "next.yaml"
+    candidate.write_text(text.format(1) + "shadow: {file: next.yaml, share: 0.1}\nscenes: {x: {template: nowhere}}\n")
+    template = tmp_path / "templates" / "greeting"
+    template.mkdir(parents=True)
+    (template / "template.yaml").write_text("required: []\n")
+    (template / "sms.text.j2").write_text("Hello {{ name }}")
+    shadow.write_text(text.format("two"))
+    failed = _run("policy", "check", candidate)
+    assert failed.returncode == 1
+    assert "2 faults" in failed.stderr
+    assert f"{shadow}:1: version: " in failed.stderr
+    assert f"{template / 'sms.text.j2'}:1: uses name" in failed.stderr
+    shadow.write_text(text.format(2))
+    (template / "sms.text.j2").write_text("Hello")
+    failed = _run("policy", "check", candidate)
+    assert failed.returncode == 1
+    assert f"{candidate}:5: scenes.x.template: there is no template named nowhere" in failed.stderr
+    candidate.write_text(text.format(1) + "shadow: {file: next.yaml, share: 0.1}\n")
+    passed = _run("policy", "check", candidate)
+    assert passed.returncode == 0, passed.stderr
+    assert "In its shadow: version " in passed.stdout
+    assert "for 10% of users" in passed.stdout
+
+
+def test_a_file_that_is_not_there_is_a_wrong_use(tmp_path: Path) -> None:
+    assert _run("policy", "check", tmp_path / "nowhere.yaml").returncode == 2

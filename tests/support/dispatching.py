@@ -39,14 +39,15 @@ def defer(channel: message_pb2.Channel.ValueType, address: str, until: datetime)
 
 
 def intent(decision: message_pb2.Decision, **fields: Any) -> dispatcher_pb2.AcceptItem:
-    """Returns a decided intent: an alert, unless the fields say otherwise."""
+    """Returns a decided intent: an alert with a text of its own, unless the fields say otherwise."""
+    intent_id = str(uuid.uuid4())
     values: dict[str, Any] = {
-        "intent_id": str(uuid.uuid4()),
+        "intent_id": intent_id,
         "tenant": TENANT,
         "user_id": "u1",
         "scene": "alert",
         "template": "alert",
-        "variables_json": json.dumps({"title": "Disk full", "detail": "db-1"}),
+        "variables_json": json.dumps({"title": "Disk full", "detail": intent_id}),
         "priority": 5,
         "expires_at": moment(3_600),
         **fields,
@@ -76,9 +77,9 @@ def receipt(
 class Dispatching:
     """Calls what the other services call."""
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: Suite, name: str = "dispatcher") -> None:
         self.metadata = bearer(SERVICE_KEY)
-        self.stub: Any = dispatcher_pb2_grpc.DispatcherServiceStub(suite.channel("dispatcher"))
+        self.stub: Any = dispatcher_pb2_grpc.DispatcherServiceStub(suite.channel(name))
 
     async def answer_to(self, items: Sequence[dispatcher_pb2.AcceptItem]) -> dispatcher_pb2.AcceptResponse:
         """Hands over one batch of decided intents, on a stream of its own."""

@@ -32,6 +32,8 @@ _SERVICES: Mapping[str, tuple[Any, Any]] = {
     "intake": (IntakeSettings, open_intake),
 }
 
+_DRAIN = ("intake", "dispatcher", "policy")
+
 
 def free_port() -> int:
     """Returns a port that is free at this moment."""
@@ -75,16 +77,18 @@ class Suite:
         write_api_keys(self.keys_file, keys)
 
     async def start(self, *names: str) -> None:
-        """Starts services; all that exist when none is named."""
+        """Starts services; all that exist when none is named. `dispatcher#2` is another replica of the dispatcher."""
         for name in names or _SERVICES:
-            kind, opener = _SERVICES[name]
+            self.ports.setdefault(name, free_port())
+            base = name.partition("#")[0]
+            kind, opener = _SERVICES[base]
             values = {
                 **self.settings,
                 "grpc_address": f"127.0.0.1:{self.ports[name]}",
                 "service_key": SecretStr(SERVICE_KEY),
                 "api_keys_file": self.keys_file,
-                **{f"{other}_target": f"127.0.0.1:{port}" for other, port in self.ports.items()},
-                **self.own.get(name, {}),
+                **{f"{other}_target": f"127.0.0.1:{self.ports[other]}" for other in _SERVICES},
+                **self.own.get(base, {}),
             }
             stack = AsyncExitStack()
             settings = kind(**values)
@@ -93,7 +97,7 @@ class Suite:
 
     async def stop(self, *names: str) -> None:
         """Stops services in the order of their drain; all that run when none is named."""
-        for name in names or ("intake", "dispatcher", "policy"):
+        for name in names or sorted(self._running, key=lambda name: _DRAIN.index(name.partition("#")[0])):
             stack = self._running.pop(name, None)
             if stack is not None:
                 await stack.aclose()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -140,6 +142,25 @@ async def test_metrics_stand_on_the_admin_port(tmp_path: Path) -> None:
         text = await asyncio.to_thread(read)
     assert f'reach_rpc_handled_total{{code="OK",method="/{NAME}/Unary"}} 1.0' in text
     assert "process_cpu_seconds_total" in text
+
+
+async def test_health_stands_on_the_admin_port_with_what_the_parts_have_to_say(tmp_path: Path) -> None:
+    async with running(tmp_path, echo(repeat)) as server:
+        address = f"http://127.0.0.1:{server.endpoints.admin_port}/health"
+
+        def read() -> tuple[int, dict[str, object]]:
+            try:
+                with urllib.request.urlopen(address) as response:
+                    return response.status, json.load(response)
+            except urllib.error.HTTPError as refusal:
+                return refusal.code, json.load(refusal)
+
+        assert await asyncio.to_thread(read) == (200, {"status": "serving", "details": {}})
+        server.runtime.details["configuration"] = lambda: "the files are refused"
+        details = {"configuration": "the files are refused"}
+        assert await asyncio.to_thread(read) == (200, {"status": "serving", "details": details})
+        server.runtime.serving = False
+        assert await asyncio.to_thread(read) == (503, {"status": "not serving", "details": details})
 
 
 async def test_a_key_file_that_is_not_valid_says_so_without_showing_it(tmp_path: Path) -> None:

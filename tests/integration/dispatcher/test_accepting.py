@@ -11,7 +11,7 @@ from agent_reach.v1 import dispatcher_pb2, message_pb2, policy_pb2, policy_pb2_g
 from services.chassis.batch_stream import BatchClient
 from services.chassis.runtime import Runtime
 from services.chassis.settings import ChassisSettings
-from services.dispatcher.sending import EvaluateClient
+from services.dispatcher.judging import EvaluateClient
 from tests.integration.dispatcher.test_receipts import posted
 from tests.support.agent import Agent
 from tests.support.dispatching import TENANT, Dispatching, alert, defer, drop, intent, moment, send_now, short

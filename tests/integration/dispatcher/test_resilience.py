@@ -44,7 +44,7 @@ async def test_what_fails_again_and_again_is_given_up_after_the_last_attempt(sui
 async def test_without_the_policy_messages_wait_at_no_cost_and_go_out_when_it_is_back(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "_ASK_SECONDS", 0.5)
+    monkeypatch.setattr(sending, "ASK_SECONDS", 0.5)
     async with receiving() as receiver, running_suite(suite, "dispatcher"):
         line, item = Dispatching(suite), alert(f"{receiver.url}/hook")
         await line.accept(item)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +16,8 @@ from agent_reach.durable import Claim
 from agent_reach.durable.queue import TableQueue
 from services.catalog.rules import Channel
 from services.chassis.postgres import open_pool, tenant_transaction
-from services.dispatcher import store
-from services.dispatcher.model import Recipient
+from services.dispatcher import digests, fingerprints, reading, store
+from services.dispatcher.model import Gathering, Recipient
 from services.dispatcher.outcomes import Cursor
 from services.dispatcher.task_queue import TaskQueue
 from tests.conftest import Dsns
@@ -30,6 +31,9 @@ _FILL = """
         CASE WHEN n %% 50 <> 0 THEN now() END
     FROM generate_series(1, %s) AS n
 """
+
+
+_TEXT = {"tenant": "t1", "user_id": "u1", "channel": "email"}
 
 
 async def test_the_role_api_sees_its_tenants_rows_only(migrated: Dsns) -> None:
@@ -78,22 +82,39 @@ async def test_what_may_have_left_counts_on_a_users_cap_and_nothing_else(migrate
                     " result, code) VALUES (%s, %s, 't', 'p', now(), 0, %s, '')",
                     (task_id, number, result),
                 )
-        sends = await store.recent_sends(connection, [Recipient("t", "u")], datetime.now(UTC) - timedelta(hours=1))
+        sends = await reading.recent_sends(connection, [Recipient("t", "u")], datetime.now(UTC) - timedelta(hours=1))
         names = dict(zip(ids, states, strict=True))
         assert {names[send["intent_id"]] for send in sends} == counted
         assert len(sends) == len(counted)
-        old = await store.recent_sends(connection, [Recipient("t", "u")], datetime.now(UTC) + timedelta(hours=1))
+        old = await reading.recent_sends(connection, [Recipient("t", "u")], datetime.now(UTC) + timedelta(hours=1))
         assert old == []
+
+
+async def test_what_counts_is_told_with_its_category_as_far_back_as_was_asked(migrated: Dsns) -> None:
+    now = datetime.now(UTC)
+    async with open_pool("engine", migrated.engine, 1) as pool, pool.connection() as connection:
+        await connection.execute(_FILL, (3,))
+        await connection.execute(
+            "UPDATE dispatcher.tasks SET tenant = 't', user_id = 'u', category = 'marketing',"
+            " decided_at = decided_at - (row_number * interval '40 days'), created_at = now() - interval '1 year'"
+            " FROM (SELECT id AS row_id, row_number() OVER () FROM dispatcher.tasks) AS n WHERE id = row_id"
+        )
+        ages = []
+        for days in (1, 45, 85, 365):
+            sends = await reading.recent_sends(connection, [Recipient("t", "u")], now - timedelta(days=days))
+            assert {send["category"] for send in sends} <= {"marketing"}
+            ages.append(sorted((now - send["sent_at"]).days for send in sends))
+        assert ages == [[], [39], [39, 79], [39, 79]]
 
 
 async def test_an_address_without_a_channel_is_meant_on_every_channel(migrated: Dsns) -> None:
     async with open_pool("engine", migrated.engine, 1) as pool, pool.connection() as connection:
         await connection.execute(_FILL, (2,))
         await connection.execute("UPDATE dispatcher.tasks SET state = 'SENDING', tenant = 't', address = 'a'")
-        assert len(await store.sending_to(connection, "t", [], [(None, "a")])) == 2
-        assert len(await store.sending_to(connection, "t", [], [(Channel.EMAIL, "a")])) == 2
-        assert not await store.sending_to(connection, "t", [], [(Channel.SMS, "a")])
-        assert not await store.sending_to(connection, "other", [], [(None, "a")])
+        assert len(await reading.sending_to(connection, "t", [], [(None, "a")])) == 2
+        assert len(await reading.sending_to(connection, "t", [], [(Channel.EMAIL, "a")])) == 2
+        assert not await reading.sending_to(connection, "t", [], [(Channel.SMS, "a")])
+        assert not await reading.sending_to(connection, "other", [], [(None, "a")])
 
 
 class Explaining:
@@ -114,6 +135,9 @@ class Explaining:
     async def fetchall(self) -> list[Any]:
         return []
 
+    async def fetchone(self) -> None:
+        return None
+
 
 @pytest.mark.slow
 async def test_no_hot_query_walks_through_a_table_of_100_000_tasks(migrated: Dsns) -> None:
@@ -128,8 +152,12 @@ async def test_no_hot_query_walks_through_a_table_of_100_000_tasks(migrated: Dsn
             " code, provider_message_id) SELECT id, 1, tenant, 'smtp', now(), 0, 'accepted', '', idempotency_key"
             " FROM dispatcher.tasks"
         )
+        await connection.execute(
+            "INSERT INTO dispatcher.fingerprints (tenant, user_id, channel, fingerprint, task_id, until)"
+            " SELECT tenant, user_id, 'email', uuid_send(id), id, now() + interval '1 h' FROM dispatcher.tasks"
+        )
     with psycopg.connect(migrated.owner, autocommit=True) as owner:
-        owner.execute("ANALYZE dispatcher.tasks, dispatcher.outcomes, dispatcher.attempts")
+        owner.execute("ANALYZE dispatcher.tasks, dispatcher.outcomes, dispatcher.attempts, dispatcher.fingerprints")
     async with await AsyncConnection.connect(migrated.engine) as connection:
         sample = await (
             await connection.execute("SELECT id, intent_id, idempotency_key FROM dispatcher.tasks LIMIT 100")
@@ -140,15 +168,24 @@ async def test_no_hot_query_walks_through_a_table_of_100_000_tasks(migrated: Dsn
         claims = [Claim(task_id, uuid.uuid4(), 1, 0, now) for task_id in ids]
         await store.lock_receipt_targets(explaining, keys, [("smtp", key) for key in keys])
         await store.known_receipts(explaining, ids)
-        await store.still_sending(explaining, ids)
-        await store.sending_to(explaining, "t1", ["u1", "u2"], [(Channel.EMAIL, "a1@example.com")])
-        await store.recent_sends(explaining, [Recipient("t1", f"u{n}") for n in range(50)], now)
-        await store.timeline(explaining, "t1", sample[0][1])
+        await reading.still_sending(explaining, ids)
+        await reading.sending_to(explaining, "t1", ["u1", "u2"], [(Channel.EMAIL, "a1@example.com")])
+        await reading.recent_sends(explaining, [Recipient("t1", f"u{n}") for n in range(50)], now)
+        await reading.timeline(explaining, "t1", sample[0][1])
         await TableQueue.start(TaskQueue(), explaining, claims)
+        texts = [replace(claim, row={**_TEXT, "fingerprint": claim.id.bytes}) for claim in claims]
+        await fingerprints.take(explaining, [(claim, timedelta(hours=1)) for claim in texts])
+        await fingerprints.let_go(explaining, ids)
+        await fingerprints.let_go_unsent(explaining, ids)
+        await digests.gather(explaining, dict.fromkeys(ids, Gathering(now, 10)))
+        await digests._filled(explaining, ids)
+        await digests.flush(explaining, claims, now)
+        await digests.withdraw(explaining, sample[0][1])
         page = "SELECT * FROM dispatcher.outcomes WHERE (xid, seq) > (%s::text::xid8, %s) AND xid < '999999999'{} ORDER BY xid, seq LIMIT 500"
         cursor = Cursor(1, 1, 1)
         await explaining.execute(page.format(""), (str(cursor.xid), cursor.seq))
         await explaining.execute(page.format(" AND tenant = 't1'"), (str(cursor.xid), cursor.seq))
-    walked = [plan for plan in explaining.plans if re.search(r"Seq Scan on (tasks|outcomes|attempts)\b", plan)]
+    tables = r"Seq Scan on (tasks|outcomes|attempts|fingerprints)\b"
+    walked = [plan for plan in explaining.plans if re.search(tables, plan)]
     assert not walked, "\n\n".join(walked)
-    assert len(explaining.plans) >= 12
+    assert len(explaining.plans) >= 22

@@ -18,7 +18,14 @@ import grpc
 import psycopg
 from standardwebhooks import Webhook
 
-from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc, receipt_pb2_grpc
+from agent_reach.v1 import (
+    dispatcher_pb2,
+    dispatcher_pb2_grpc,
+    message_pb2,
+    receipt_pb2_grpc,
+    suppression_pb2,
+    suppression_pb2_grpc,
+)
 from services.chassis.batch_stream import serve_batches
 from services.chassis.clock import Clock, SystemClock
 from services.chassis.errors import InvalidFieldsError, Violation
@@ -40,9 +47,15 @@ class Dsns(Protocol):
 
 
 class Dispatcher:
-    """Knows some tasks by their key; keeps every item that it was asked about."""
+    """Knows some tasks by their key; keeps every item that it was asked about.
+
+    Each was for the address KEY@example.com of tenant acme. The policy beside it keeps who wants silence, unless it is
+    `deaf`.
+    """
 
     def __init__(self) -> None:
+        self.deaf = False
+        self.suppressed: list[suppression_pb2.SuppressRequest] = []
         self.known: set[str] = set()
         self.poison: set[str] = set()
         self.asked: list[dispatcher_pb2.AdvanceItem] = []
@@ -57,7 +70,22 @@ class Dispatcher:
         if self.poison & {item.idempotency_key for item in request.items}:
             raise InvalidFieldsError([Violation("items", "cannot be digested")])
         self.asked += request.items
-        return dispatcher_pb2.AdvanceResponse(results=[self._one(item) for item in request.items])
+        response = dispatcher_pb2.AdvanceResponse(results=[self._one(item) for item in request.items])
+        for item in request.items:
+            recipient = response.recipients.add()
+            if item.idempotency_key in self.known:
+                recipient.tenant, recipient.user_id = "acme", "ann"
+                recipient.address.channel = message_pb2.CHANNEL_EMAIL
+                recipient.address.value = f"{item.idempotency_key}@example.com"
+        return response
+
+    async def Suppress(  # noqa: N802 - the contract's name
+        self, request: suppression_pb2.SuppressRequest, context: Any
+    ) -> suppression_pb2.SuppressResponse:
+        self.suppressed.append(request)
+        if self.deaf:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
+        return suppression_pb2.SuppressResponse()
 
     def _one(self, item: dispatcher_pb2.AdvanceItem) -> dispatcher_pb2.AdvanceResult.ValueType:
         if item.idempotency_key not in self.known:
@@ -73,6 +101,7 @@ class _WithTheRest:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.Advance = dispatcher.Advance
+        self.Suppress = dispatcher.Suppress
 
     def __getattr__(self, name: str) -> object:
         async def unimplemented(_request: object, context: Any) -> None:
@@ -83,9 +112,11 @@ class _WithTheRest:
 
 @asynccontextmanager
 async def dispatching(dispatcher: Dispatcher, port: int = 0) -> AsyncIterator[int]:
-    """Serves the dispatcher; gives its port."""
+    """Serves the dispatcher, and the policy beside it; gives their port."""
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    dispatcher_pb2_grpc.add_DispatcherServiceServicer_to_server(cast("Any", _WithTheRest(dispatcher)), server)
+    servicer = cast("Any", _WithTheRest(dispatcher))
+    dispatcher_pb2_grpc.add_DispatcherServiceServicer_to_server(servicer, server)
+    suppression_pb2_grpc.add_SuppressionServiceServicer_to_server(servicer, server)
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     try:
@@ -158,6 +189,7 @@ async def receipts(
             "postgres_engine_dsn": dsns.engine,
             "postgres_direct_dsn": dsns.engine,
             "dispatcher_target": f"127.0.0.1:{dispatcher_port}",
+            "policy_target": f"127.0.0.1:{dispatcher_port}",
             "receipt_secrets": {"demo": ["whsec_b2xkZXIgb2xkZXIgb2xkZXI=", SECRET]},
             "receipts_first_retry_seconds": 0.05,
             "receipts_max_retry_seconds": 0.2,

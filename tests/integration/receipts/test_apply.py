@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from agent_reach.v1 import timeline_pb2
+from agent_reach.v1 import suppression_pb2, timeline_pb2
 from services.chassis.clock import ManualClock
 
 from .support import Dispatcher, Dsns, Receipts, dispatching, event, receipts, until
@@ -107,3 +107,46 @@ async def test_what_one_process_left_the_next_one_applies(migrated: Dsns, dispat
             assert {result for _, result in await finished(service, 10)} == {"applied"}
 
     assert len(dispatcher.applied) == len(set(dispatcher.applied)) == 10
+
+
+async def test_who_complained_unsubscribed_or_is_gone_is_suppressed_and_nobody_else(
+    service: Receipts, dispatcher: Dispatcher
+) -> None:
+    kinds = {
+        "k-1": {"kind": "complained"},
+        "k-2": {"kind": "unsubscribed"},
+        "k-3": {"kind": "bounced", "code": "5.1.1"},
+        "k-4": {"kind": "bounced", "code": "4.2.2"},
+        "k-5": {"kind": "delivered"},
+        "k-6": {"kind": "complained"},
+    }
+    dispatcher.known = kinds.keys() - {"k-6"}
+    await service.post([event(int(key[2:]), **changes) for key, changes in kinds.items()])
+    await finished(service, 5)
+
+    stored = {
+        (request.tenant, each.address.value, each.source)
+        for request in dispatcher.suppressed
+        for each in request.suppressions
+    }
+    assert stored == {
+        ("acme", "k-1@example.com", suppression_pb2.SUPPRESSION_SOURCE_COMPLAINT),
+        ("acme", "k-2@example.com", suppression_pb2.SUPPRESSION_SOURCE_UNSUBSCRIBE),
+        ("acme", "k-3@example.com", suppression_pb2.SUPPRESSION_SOURCE_BOUNCE),
+    }
+
+
+async def test_an_unsubscribe_waits_for_the_policy_and_is_never_lost(
+    service: Receipts, dispatcher: Dispatcher
+) -> None:
+    dispatcher.known, dispatcher.deaf = {"k-1", "k-2"}, True
+    await service.post([event(1, kind="unsubscribed"), event(2)])
+    assert await finished(service, 1) == [("k-2", "applied")], "what asks for no silence does not wait"
+
+    async def asked_twice() -> bool:
+        return len(dispatcher.suppressed) >= 2
+
+    await until(asked_twice)
+    assert dispatcher.applied.count(dispatcher.applied[0]) == 1
+    dispatcher.deaf = False
+    assert await finished(service, 2) == [("k-1", "applied"), ("k-2", "applied")]

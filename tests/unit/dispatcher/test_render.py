@@ -159,3 +159,19 @@ def test_the_fingerprint_forgets_noise_and_keeps_the_order() -> None:
     assert of(17, 20) == of(17, 30)
     assert of(20, 20) != of(30, 30)
     assert of(17, 20, request_id="a") == of(17, 20, request_id="b"), "what no template knows makes no other message"
+
+
+def gathered(parts: list[dict[str, Any]], *, noise: str = "") -> bytes:
+    source = "{% for item in items %}{{ item.value }} {{ item.at }};{% endfor %}"
+    head = template({(Channel.SMS, "text"): source}, required="value", optional="at items count", noise=noise)
+    variables = {**parts[0], "items": parts, "count": len(parts)}
+    return render(head, Channel.SMS, variables, 10_000, parts).fingerprint
+
+
+def test_the_noise_of_a_digests_parts_makes_no_other_message_and_their_values_do() -> None:
+    one, later, other = (
+        [{"value": value, "at": at}, {"value": 2, "at": "9:30"}]
+        for value, at in ((1, "9:00"), (1, "9:01"), (3, "9:00"))
+    )
+    assert gathered(one, noise="at") == gathered(later, noise="at") != gathered(other, noise="at")
+    assert gathered(one) != gathered(later), "what is not called noise distinguishes"

@@ -43,7 +43,7 @@ def test_a_service_that_does_not_answer_is_told_without_a_traceback() -> None:
 
 
 def test_where_a_system_listens_is_kept_for_its_owner_only(tmp_path: Path) -> None:
-    endpoints = Endpoints(1, {"intake": "127.0.0.1:1"}, {}, "http://127.0.0.1:2", "reach_key")
+    endpoints = Endpoints(1, {"intake": "127.0.0.1:1"}, {}, "http://127.0.0.1:2", "reach_key", "reach_operator_key")
     endpoints.save(tmp_path)
     assert Endpoints.load(tmp_path) == endpoints
     assert (tmp_path / "endpoints.json").stat().st_mode & 0o077 == 0
@@ -59,6 +59,11 @@ def test_where_a_system_listens_is_kept_for_its_owner_only(tmp_path: Path) -> No
         (["--scene", "s", "--user", "u", "--vars", "[1]"], "not a JSON object"),
         (["--scene", "s", "--user", "u", "--var", "n:=five"], "not JSON"),
         (["--scene", "s", "--user", "u", "--expires-in", "soon"], "no duration"),
+        (["--scene", "s", "--user", "u", "--send-at", "soon"], "no moment"),
+        (
+            ["--scene", "s", "--user", "u", "--send-at", "2026-03-08", "--send-at-local", "08:00"],
+            "either --send-at or",
+        ),
     ],
 )
 def test_a_mistake_in_the_arguments_is_explained(arguments: list[str], told: str) -> None:
@@ -121,7 +126,8 @@ def test_an_explanation_shows_gates_text_attempts_and_receipts_as_they_are() -> 
         'variables {"order_id":"[bold]A"}',
         "Subject: Order [bold]A",
         "│ Line one\n    │ \n    │ Line \\x1b[31mthree",
-        "✓ quiet hours   passed    outside_quiet_hours  zone=Asia/Tokyo",
+        "✓ quiet hours    passed    it is not night where the user is (outside_quiet_hours)\n",
+        "zone=Asia/Tokyo\n",
         "smtp: accepted smtp_250",
         "delivered (at ): moved the state",
         "submitted by dev",

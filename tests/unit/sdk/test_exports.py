@@ -29,7 +29,10 @@ _OFFERED = {
     "Violation",
     "Watched",
     "address",
+    "preference",
     "profile",
+    "suppression",
+    "suppression_query",
 }
 
 

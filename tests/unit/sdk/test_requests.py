@@ -89,12 +89,34 @@ def test_a_variable_that_contains_itself_is_named() -> None:
         ({"scene": "s", "user_id": "u", "expires_at": datetime(2026, 1, 1)}, "intent.expires_at"),  # noqa: DTZ001 - the fault
         ({"scene": "s", "user_id": "u", "expires_at": timedelta(days=10**8)}, "intent.expires_at"),
         ({"scene": "s", "user_id": "u", "expires_at": "tomorrow"}, "intent.expires_at"),
+        ({"scene": "s", "user_id": "u", "send_at": datetime(2026, 1, 1)}, "intent.send_at"),  # noqa: DTZ001 - the fault
+        ({"scene": "s", "user_id": "u", "send_at_local": "someday 08:00"}, "intent.send_at_local"),
+        ({"scene": "s", "user_id": "u", "send_at_local": "8\ud800"}, "intent.send_at_local.time"),
         ({"scene": "s", "address": "ada"}, "intent.address"),
         ({"scene": "s", "user": "u"}, "intent.user"),
     ],
 )
 def test_what_no_message_can_carry_is_named(fields: dict[str, Any], field: str) -> None:
     assert _fault(fields)[0] == field
+
+
+@pytest.mark.parametrize(
+    ("text", "local"),
+    [
+        ("08:00", message_pb2.LocalTime(time="08:00")),
+        ("Monday 09:00", message_pb2.LocalTime(time="09:00", weekday=message_pb2.WEEKDAY_MONDAY)),
+        ("2026-03-08  08:00", message_pb2.LocalTime(time="08:00", date="2026-03-08")),
+    ],
+)
+def test_a_time_by_the_recipients_clock_is_read(text: str, local: message_pb2.LocalTime) -> None:
+    assert requests.intent({"scene": "s", "user_id": "u", "send_at_local": text}).send_at_local == local
+    assert requests.intent({"scene": "s", "user_id": "u", "send_at_local": local}).send_at_local == local
+
+
+def test_a_moment_to_leave_arrives_and_a_length_of_time_counts_from_now() -> None:
+    moment = datetime(2026, 3, 7, 17, tzinfo=UTC)
+    assert requests.intent({"scene": "s", "send_at": moment}).send_at.ToDatetime(UTC) == moment
+    assert requests.intent({"scene": "s", "send_at": timedelta(hours=2)}).send_at.ToDatetime(UTC) > datetime.now(UTC)
 
 
 def test_a_length_of_time_counts_from_now() -> None:

@@ -1,0 +1,124 @@
+"""What others ask about tasks: the dispatcher's SQL that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import dict_row
+
+from services.catalog.rules import Channel
+from services.chassis.postgres import Connection
+
+from .fingerprints import may_have_left
+from .model import Recipient
+from .states import State
+
+
+async def sending_to(
+    connection: Connection, tenant: str, user_ids: Sequence[str], addresses: Sequence[tuple[Channel | None, str]]
+) -> set[UUID]:
+    """Returns the tasks that are being handed over to these users or addresses, those of dead owners too.
+
+    An address without a channel is meant on every channel.
+    """
+    cursor = await connection.execute(
+        """
+        SELECT id FROM dispatcher.tasks
+        WHERE state = 'SENDING' AND tenant = %(tenant)s AND user_id = ANY(%(users)s)
+        UNION
+        SELECT t.id FROM dispatcher.tasks AS t
+        JOIN unnest(%(channels)s::text[], %(addresses)s::text[]) AS a(channel, address) USING (address)
+        WHERE t.state = 'SENDING' AND t.tenant = %(tenant)s AND (a.channel IS NULL OR a.channel = t.channel)
+        """,
+        {
+            "tenant": tenant,
+            "users": list(user_ids),
+            "channels": [channel for channel, _ in addresses],
+            "addresses": [address for _, address in addresses],
+        },
+    )
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def still_sending(connection: Connection, task_ids: Sequence[UUID]) -> set[UUID]:
+    """Returns which of these tasks are still being handed over."""
+    cursor = await connection.execute(
+        "SELECT id FROM dispatcher.tasks WHERE id = ANY(%s) AND state = 'SENDING'", (list(task_ids),)
+    )
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def recent_sends(connection: Connection, users: Sequence[Recipient], since: datetime) -> list[dict[str, Any]]:
+    """Returns what counts on the caps of these users: what may have left, or is on its way.
+
+    A deferred task is judged afresh and does not count yet; a failed one counts if it may have left all the same. A
+    digest counts once, its parts do not.
+
+    Args:
+        since: those whose place in the caps was taken at this moment or later; as far back as a cap can look.
+
+    Returns:
+        Rows of tenant, user_id, intent_id, hop, channel, category, cap_date, sent_at (when the place was taken).
+    """
+    cursor = connection.cursor(row_factory=dict_row)
+    await cursor.execute(
+        f"""
+        SELECT t.tenant, t.user_id, t.intent_id, t.hop, t.channel, t.category, t.cap_date, t.decided_at AS sent_at
+        FROM dispatcher.tasks AS t
+        JOIN unnest(%s::text[], %s::text[]) AS u(tenant, user_id) USING (tenant, user_id)
+        WHERE t.decided_at >= greatest(%s, clock_timestamp() - interval '92 days')
+            AND t.cap_date IS NOT NULL AND NOT t.evaluate AND (
+                t.state IN ('PENDING', 'SCHEDULED', 'SENDING', 'SENT', 'DELIVERED')
+                OR t.state = 'FAILED' AND {may_have_left("t")}
+            )
+        """,  # noqa: S608 - see `may_have_left`
+        ([user.tenant for user in users], [user.user_id for user in users], since),
+    )
+    return await cursor.fetchall()
+
+
+async def timeline(connection: Connection, tenant: str, intent_id: UUID) -> dict[str, list[dict[str, Any]]]:
+    """Returns the rows about an intent: `tasks`, `attempts`, `receipts` and `outcomes`, each in order.
+
+    The tasks of an intent that was gathered are those of its digest; the first of them begins with its own decisions.
+    """
+    tasks = await _tasks(connection, tenant, intent_id)
+    part = tasks[-1] if tasks else None
+    if part is not None and part["gathered_into"] is not None and part["state"] == State.SCHEDULED:
+        tasks = [_as_part_of(row, part) for row in await _tasks(connection, tenant, part["gathered_into"])]
+    ids = [row["id"] for row in tasks]
+    found = {"tasks": tasks}
+    cursor = connection.cursor(row_factory=dict_row)
+    for name, query in (
+        (
+            "attempts",
+            "SELECT * FROM dispatcher.attempts WHERE task_id = ANY(%(ids)s) ORDER BY started_at, number",
+        ),
+        (
+            "receipts",
+            "SELECT * FROM dispatcher.task_receipts WHERE task_id = ANY(%(ids)s) ORDER BY applied_at, receipt_id",
+        ),
+        (
+            "outcomes",
+            "SELECT * FROM dispatcher.outcomes WHERE tenant = %(tenant)s AND intent_id = %(intent)s ORDER BY xid, seq",
+        ),
+    ):
+        await cursor.execute(query, {"ids": ids, "tenant": tenant, "intent": intent_id})
+        found[name] = await cursor.fetchall()
+    return found
+
+
+async def _tasks(connection: Connection, tenant: str, intent_id: UUID) -> list[dict[str, Any]]:
+    cursor = connection.cursor(row_factory=dict_row)
+    await cursor.execute(
+        "SELECT * FROM dispatcher.tasks WHERE tenant = %s AND intent_id = %s ORDER BY hop", (tenant, intent_id)
+    )
+    return await cursor.fetchall()
+
+
+def _as_part_of(digest: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    before = [] if digest["hop"] else part["decisions"]
+    return {**digest, "intent_id": part["intent_id"], "decisions": [*before, *digest["decisions"]]}

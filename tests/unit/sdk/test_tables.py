@@ -1,0 +1,116 @@
+"""Files of records: what is wrong with one row is told with its line, and spoils no other row."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_reach.cli.failures import CommandError
+from agent_reach.cli.tables import Row, format_of, read_rows, write_rows
+
+COLUMNS = ("user_id", "note")
+
+
+def rows(content: bytes, kind: str = "csv", ignored: Sequence[str] = ()) -> list[Row]:
+    return list(read_rows(io.BytesIO(content), kind, COLUMNS, ignored))
+
+
+def test_rows_know_the_line_on_which_they_begin() -> None:
+    content = b'note,user_id\r\n"two\nlines",ann\n\n  b , bob \n'
+    assert rows(content) == [
+        Row(2, {"note": "two\nlines", "user_id": "ann"}),
+        Row(5, {"note": "b", "user_id": "bob"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "faults"),
+    [
+        ("csv", b"user_id,note\nann,x\nbob\ncarol,y\n", {3: "has 1 fields, the header has 2"}),
+        ("csv", b"user_id\n" + b"x" * 200_000 + b"\nann\n", {2: "is no CSV up to line 2: field larger"}),
+        ("jsonl", b'{"user_id":"ann"}\n{"user_id":\n[1]\n{"note":5}\n{"user":"x"}\n{"user_id":"bob","note":null}\n',
+         {2: "is no JSON", 3: "is no JSON object", 4: "note: is not text", 5: "'user': is none of user_id, note"}),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_read_is_told_and_the_others_are_read(
+    kind: str, content: bytes, faults: dict[int, str]
+) -> None:
+    read = rows(content, kind)
+    wrong = {row.line: row.fault for row in read if row.fault}
+    assert wrong.keys() == faults.keys()
+    assert all(wrong[line].startswith(fault) for line, fault in faults.items())
+    assert len(read) > len(faults)
+
+
+def test_bytes_that_are_no_text_spoil_their_own_row_only() -> None:
+    first, second = rows(b"user_id\nM\xfcller\nann\n")
+    assert first.values["user_id"] == "M\udcfcller", "which no request can carry: it is refused there"
+    assert second.values["user_id"] == "ann"
+
+
+def test_a_mark_at_the_start_is_no_part_of_the_first_column() -> None:
+    assert rows("\ufeffuser_id\nann\n".encode()) == [Row(2, {"user_id": "ann"})]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"line,reason\n", b"user_id,nodes\nann,x\n"])
+def test_a_header_that_names_no_or_unknown_columns_is_refused_before_anything_is_read(content: bytes) -> None:
+    with pytest.raises(CommandError, match="header"):
+        rows(content)
+
+
+def test_columns_that_an_export_adds_are_left_out() -> None:
+    content = b"user_id,created_by,line,reason\nann,x,7,bad\n"
+    assert rows(content, ignored=("created_by",)) == [Row(2, {"user_id": "ann"})]
+
+
+def test_the_format_is_told_by_the_name() -> None:
+    assert [format_of(path, None) for path in ("a.CSV", "a.jsonl", "b.ndjson", "-")] == [
+        "csv",
+        "jsonl",
+        "jsonl",
+        "csv",
+    ]
+    assert format_of("a.csv", "jsonl") == "jsonl"
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "user_id": st.text(min_size=1).map(str.strip).filter(bool),
+                "note": st.text().map(str.strip),
+            }
+        )
+    ),
+    st.sampled_from(["csv", "jsonl"]),
+)
+def test_what_is_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, str]], kind: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"records.{kind}"
+    with write_rows(str(path), kind, COLUMNS) as writer:
+        for record in records:
+            writer.write(record)
+    assert path.stat().st_mode & 0o077 == 0
+    read = [{column: row.values.get(column, "") for column in COLUMNS} for row in rows(path.read_bytes(), kind)]
+    assert read == records
+
+
+def test_half_a_file_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    path.write_text("the one of yesterday")
+
+    def breaks_off() -> None:
+        with write_rows(str(path), "csv", COLUMNS) as writer:
+            writer.write({"user_id": "ann"})
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        breaks_off()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.csv"]
+    assert path.read_text() == "the one of yesterday"
