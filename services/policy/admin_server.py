@@ -15,6 +15,7 @@ from services.catalog.presence import list_processes
 from services.catalog.wire import category_to_wire, channel_to_wire
 from services.chassis.clock import Clock
 from services.chassis.errors import UnavailableError
+from services.chassis.moments import timestamp
 from services.chassis.principal import current_principal
 
 from . import admin_requests as requests
@@ -24,7 +25,7 @@ from .decision import Gate, UserKey
 from .operator_store import OperatorStore, ShadowRecord
 from .replay import Change
 from .simulate import Simulator
-from .translate import decision_to_wire, moment_to_wire
+from .translate import decision_to_wire
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -82,8 +83,8 @@ class PolicyAdminServicer(policy_admin_pb2_grpc.PolicyAdminServiceServicer):
                     role=process.role,
                     policy_version=process.policy_version,
                     revision=process.revision,
-                    loaded_at=moment_to_wire(process.loaded_at),
-                    seen_at=moment_to_wire(process.seen_at),
+                    loaded_at=timestamp(process.loaded_at),
+                    seen_at=timestamp(process.seen_at),
                     error=process.error,
                 )
                 for process in processes
@@ -149,7 +150,7 @@ class PolicyAdminServicer(policy_admin_pb2_grpc.PolicyAdminServiceServicer):
                     channel=channel_to_wire(counted.channel),
                     category=category_to_wire(counted.category),
                     cap_date=counted.cap_date,
-                    counted_at=moment_to_wire(counted.counted_at),
+                    counted_at=timestamp(counted.counted_at),
                     pending=counted.pending,
                 )
                 for counted in await self._clearing.show(users)
@@ -173,7 +174,7 @@ def _change_to_wire(change: Change) -> policy_admin_pb2.ChangedDecision:
         hop=item.hop,
         user_id=item.user_id,
         scene=item.scene,
-        decided_at=moment_to_wire(change.actual.decided_at),
+        decided_at=timestamp(change.actual.decided_at),
         actual=decision_to_wire(change.actual),
         other=decision_to_wire(change.other),
         gate=_gate_to_wire(change.gate),
@@ -186,7 +187,7 @@ def _record_to_wire(record: ShadowRecord) -> policy_admin_pb2.ChangedDecision:
         hop=record.hop,
         user_id=record.user_id,
         scene=record.scene,
-        decided_at=moment_to_wire(record.decided_at),
+        decided_at=timestamp(record.decided_at),
         actual=message_pb2.Decision.FromString(record.actual),
         other=message_pb2.Decision.FromString(record.other),
         gate=_gate_to_wire(Gate(record.gate)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -14,6 +14,7 @@ from agent_reach.v1 import message_pb2
 from services.catalog.addresses import AddressError, normalise
 from services.catalog.wire import channel_from_wire
 from services.chassis.errors import InvalidFieldsError, Violation
+from services.chassis.moments import moment
 from services.chassis.validation import check_text
 
 from .decision import Address, LocalTime
@@ -50,7 +51,7 @@ class Faults:
     def moment(self, field: str, value: Timestamp) -> datetime | None:
         """Returns a moment (UTC); None where it is none."""
         try:
-            return value.ToDatetime(tzinfo=UTC)
+            return moment(value)
         except (ValueError, OverflowError):
             self.add(field, "is no moment between the years 1 and 9999")
             return None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import grpc
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc, message_pb2, policy_pb2
 from services.catalog.wire import channel_from_wire
 from services.chassis.errors import UnavailableError
+from services.chassis.moments import moment, timestamp
 
 from .batches import read_items
 from .decision import Action, Decision, Gate, GateEntry, GateOutcome
 from .faults import MAX_BATCH
 from .places import message_name
 from .replay import Judgement
-from .translate import moment_to_wire
 
 _ACTIONS = {message_pb2.Action.Value(f"ACTION_{action.name}"): action for action in Action}
 _GATES: Mapping[int, Gate] = {message_pb2.Gate.Value(f"GATE_{gate.name}"): gate for gate in Gate}
@@ -43,7 +43,7 @@ class History:
             UnavailableError: the dispatcher cannot be asked, or stops.
         """
         request = dispatcher_pb2.StreamDecisionsRequest(
-            tenant=tenant, since=moment_to_wire(since), before=moment_to_wire(before)
+            tenant=tenant, since=timestamp(since), before=timestamp(before)
         )
         call = self._stub.StreamDecisions(request)
         try:
@@ -66,9 +66,9 @@ def decision_from_wire(decision: message_pb2.Decision) -> Decision:
             for entry in decision.trace
         ),
         policy_version=decision.policy_version,
-        decided_at=decision.decided_at.ToDatetime(UTC),
+        decided_at=moment(decision.decided_at),
         reason=decision.reason,
-        until=decision.until.ToDatetime(UTC) if decision.HasField("until") else None,
+        until=moment(decision.until) if decision.HasField("until") else None,
         channel=channel_from_wire(decision.channel),
         address=decision.address,
         locale=decision.locale,

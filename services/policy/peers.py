@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import grpc
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc
 from services.catalog.wire import category_from_wire, channel_from_wire
 from services.chassis.errors import UnavailableError
+from services.chassis.moments import moment, timestamp
 
 from .counters import RecentSend
 from .decision import Address, UserKey
-from .translate import address_to_wire, moment_to_wire
+from .translate import address_to_wire
 
 _SERVICE = "dispatcher"
 _MAX_USERS = 500
@@ -34,7 +35,7 @@ class Dispatcher:
         """
         sends: list[RecentSend] = []
         for first in range(0, len(users), _MAX_USERS):
-            request = dispatcher_pb2.ListRecentSendsRequest(since=moment_to_wire(since))
+            request = dispatcher_pb2.ListRecentSendsRequest(since=timestamp(since))
             for user in users[first : first + _MAX_USERS]:
                 request.users.add(tenant=user.tenant, user_id=user.user_id)
             try:
@@ -47,7 +48,7 @@ class Dispatcher:
                     continue
                 user = UserKey(send.user.tenant, send.user.user_id)
                 message = f"{send.intent_id}:{send.hop}"
-                sent_at = send.sent_at.ToDatetime(tzinfo=UTC)
+                sent_at = moment(send.sent_at)
                 category = category_from_wire(send.category)
                 sends.append(RecentSend(user, message, channel, send.cap_date, sent_at, category))
         return sends

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from agent_reach.v1 import message_pb2, policy_pb2, preference_pb2, profile_pb2, suppression_pb2
 from services.catalog.wire import category_to_wire, channel_to_wire
+from services.chassis.moments import timestamp
 
 from .decision import Action, Address, Decision, Gate, GateEntry, GateOutcome, SuppressionSource
 from .records import Profile, StoredChoice, StoredSuppression
@@ -26,13 +25,6 @@ _CHOICES: dict[bool | None, preference_pb2.Choice.ValueType] = {
     False: preference_pb2.CHOICE_OPT_OUT,
 }
 _SOURCES_BACK = {number: source for source, number in _SOURCES.items()}
-
-
-def moment_to_wire(moment: datetime) -> Timestamp:
-    """Returns a moment as a protobuf timestamp."""
-    timestamp = Timestamp()
-    timestamp.FromDatetime(moment)
-    return timestamp
 
 
 def address_to_wire(address: Address) -> message_pb2.Address:
@@ -72,7 +64,7 @@ def decisions_to_wire(decisions: Iterable[Decision]) -> policy_pb2.EvaluateRespo
             written.held_by = _GATES[decision.held_by]
         decided_at = moments.get(decision.decided_at)
         if decided_at is None:
-            moment = message_pb2.Decision(decided_at=moment_to_wire(decision.decided_at))
+            moment = message_pb2.Decision(decided_at=timestamp(decision.decided_at))
             decided_at = moments[decision.decided_at] = moment.SerializeToString()
         gates = tuple(map(id, decision.trace))
         trace = traces.get(gates)
@@ -115,9 +107,9 @@ def suppression_to_wire(stored: StoredSuppression) -> suppression_pb2.Suppressio
         source=_SOURCES[wish.source],
         note=wish.note,
         created_by=stored.created_by,
-        created_at=moment_to_wire(stored.created_at),
+        created_at=timestamp(stored.created_at),
         lifted_by=stored.lifted_by,
-        lifted_at=None if stored.lifted_at is None else moment_to_wire(stored.lifted_at),
+        lifted_at=None if stored.lifted_at is None else timestamp(stored.lifted_at),
     )
 
 
@@ -130,7 +122,7 @@ def choice_to_wire(stored: StoredChoice) -> preference_pb2.Preference:
         channel=channel_to_wire(choice.channel),
         choice=_CHOICES[choice.opt_in],
         updated_by=stored.updated_by,
-        updated_at=moment_to_wire(stored.updated_at),
+        updated_at=timestamp(stored.updated_at),
     )
 
 

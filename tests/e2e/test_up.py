@@ -150,7 +150,18 @@ def test_what_is_up_can_be_used_at_once_and_is_kept_between_runs(data: Path) -> 
         up.wait_for("dispatcher serves again")
         assert _reach(data, "status").returncode == 0
 
-        # So are PostgreSQL and Redis, and everything goes on as if nothing had been.
+        # Ctrl-C stops everything, its databases too.
+        assert up.end(signal.SIGINT) == 0
+        assert _processes(data) == []
+        assert Endpoints.load(data) is None
+
+    with _up(data):
+        assert intent_id in _reach(data, "list").stdout
+
+
+@pytest.mark.slow
+def test_postgres_and_redis_that_die_are_started_again_and_everything_goes_on(data: Path) -> None:
+    with _up(data) as up:
         for name, program in (("PostgreSQL", "postgres"), ("Redis", "redis-server")):
             server = _parent_of_its_kind(program, data)
             server.kill()
@@ -160,14 +171,6 @@ def test_what_is_up_can_be_used_at_once_and_is_kept_between_runs(data: Path) -> 
             data, "submit", "--address", "ada@example.com", "--scene", "order_shipped", "--var", "order_id=A-3"
         )
         assert after.returncode == 0, after.stderr
-
-        # Ctrl-C stops everything, its databases too.
-        assert up.end(signal.SIGINT) == 0
-        assert _processes(data) == []
-        assert Endpoints.load(data) is None
-
-    with _up(data):
-        assert intent_id in _reach(data, "list").stdout
 
 
 @pytest.mark.slow
@@ -200,6 +203,7 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_running(data: Path, r
     assert _processes(data) == []
 
 
+@pytest.mark.slow
 def test_policies_with_a_fault_are_named_by_line_and_nothing_is_left_running(data: Path) -> None:
     config = data.parent / "config"
     shutil.copytree(PACKAGED_CONFIG, config)

@@ -656,7 +656,7 @@ class RecentSend(_message.Message):
 
     @_builtins.property
     def sent_at(self) -> _timestamp_pb2.Timestamp:
-        """Gives the moment at which its task was made."""
+        """Gives the moment at which its place in the caps was taken."""
 
     def __init__(
         self,

@@ -10,10 +10,11 @@ import pytest
 from agent_reach.v1 import message_pb2, policy_pb2
 from services.catalog.rules import Channel
 from services.chassis.errors import InvalidFieldsError
+from services.chassis.moments import timestamp
 from services.policy.batches import read_items
 from services.policy.decision import Action, Address, Facts, Gate, Item, LocalTime, Usage
 from services.policy.evaluate import evaluate
-from services.policy.translate import decision_to_wire, decisions_to_wire, moment_to_wire
+from services.policy.translate import decision_to_wire, decisions_to_wire
 
 from .world import ANN, NIGHT, NOON, item, rules
 
@@ -34,13 +35,13 @@ def test_a_message_is_read_with_all_that_it_has() -> None:
             hop=1,
             address=message_pb2.Address(channel=message_pb2.CHANNEL_EMAIL, value="a@example.com"),
             channels=[message_pb2.CHANNEL_SMS, message_pb2.CHANNEL_INBOX],
-            expires_at=moment_to_wire(later),
+            expires_at=timestamp(later),
             deferrals=2,
-            planned_at=moment_to_wire(NOON),
+            planned_at=timestamp(NOON),
             template="shipped",
-            send_at=moment_to_wire(NIGHT),
+            send_at=timestamp(NIGHT),
             send_at_local=message_pb2.LocalTime(time="08:05", weekday=message_pb2.WEEKDAY_SUNDAY),
-            submitted_at=moment_to_wire(NOON),
+            submitted_at=timestamp(NOON),
             scheduled=True,
             gathered=True,
         )
