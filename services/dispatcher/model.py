@@ -45,11 +45,12 @@ class Recipient:
 
 
 class Hold(StrEnum):
-    """What holds a deferred task."""
+    """What holds a task until it is judged again: a gate, or that its place in the caps is gone."""
 
     SCHEDULE = "schedule"
     DIGEST = "digest"
     QUIET_HOURS = "quiet_hours"
+    CAPS = "caps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class TaskChange:
         reason: its stable reason.
         attempt: the attempt that ended, where there was one.
         decision: a serialized decision to append.
-        hold: what the decision lets it wait for, until `planned_at`; then it is judged again.
+        hold: what it waits for, until `planned_at` where there is one; then it is judged again.
         planned_at: until when it is held.
         gathering: how it is gathered, where a digest holds it.
         uncounted: the attempt that was started never began; take it off again.

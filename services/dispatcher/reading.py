@@ -52,26 +52,30 @@ async def still_sending(connection: Connection, task_ids: Sequence[UUID]) -> set
 
 
 async def recent_sends(connection: Connection, users: Sequence[Recipient], since: datetime) -> list[dict[str, Any]]:
-    """Returns what counts on the caps of these users: what may have left, or is on its way.
+    """Returns what counts on the caps of these users: what may have left.
 
-    A deferred task is judged afresh and does not count yet; a failed one counts if it may have left all the same. A
-    digest counts once, its parts do not.
+    What was never tried has its place confirmed before it leaves, or is judged again: it does not count here, so that
+    places given away twice while Redis was emptied are not both kept. A failed task counts if it may have left all the
+    same. A digest counts once, its parts do not.
 
     Args:
         since: those whose place in the caps was taken at this moment or later; as far back as a cap can look.
 
     Returns:
-        Rows of tenant, user_id, intent_id, hop, channel, category, cap_date, sent_at (when the place was taken).
+        Rows of tenant, user_id, intent_id, hop, channel, category, cap_date, sent_at (when the place was taken),
+        uncertain (it is being handed over, with its place or without).
     """
     cursor = connection.cursor(row_factory=dict_row)
     await cursor.execute(
         f"""
-        SELECT t.tenant, t.user_id, t.intent_id, t.hop, t.channel, t.category, t.cap_date, t.decided_at AS sent_at
+        SELECT t.tenant, t.user_id, t.intent_id, t.hop, t.channel, t.category, t.cap_date, t.decided_at AS sent_at,
+            t.state = 'SENDING' OR t.suspect AS uncertain
         FROM dispatcher.tasks AS t
         JOIN unnest(%s::text[], %s::text[]) AS u(tenant, user_id) USING (tenant, user_id)
         WHERE t.decided_at >= greatest(%s, clock_timestamp() - interval '92 days')
             AND t.cap_date IS NOT NULL AND NOT t.evaluate AND (
-                t.state IN ('PENDING', 'SCHEDULED', 'SENDING', 'SENT', 'DELIVERED')
+                t.state IN ('SENDING', 'SENT', 'DELIVERED')
+                OR t.state IN ('PENDING', 'SCHEDULED') AND (t.attempts > 0 OR t.suspect)
                 OR t.state = 'FAILED' AND {may_have_left("t")}
             )
         """,  # noqa: S608 - see `may_have_left`

@@ -29,13 +29,16 @@ class Reservations:
     def __init__(self, client: SettleClient) -> None:
         self._client = client
 
-    async def confirm(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Confirms the places of messages that are about to leave.
+    async def confirm(self, rows: Sequence[Mapping[str, Any]]) -> set[int]:
+        """Confirms the places of messages that are about to leave, each with a channel.
+
+        Returns:
+            The positions of those whose place is gone: they must be judged again before they leave.
 
         Raises:
             UnavailableError: the policy does not answer; the messages must not leave yet.
         """
-        await self._settle(rows, policy_pb2.RESERVATION_CONFIRMED)
+        return await self._settle(rows, policy_pb2.RESERVATION_CONFIRMED)
 
     async def release(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Gives places back. When the policy does not answer they are counted until the set is rebuilt or ends."""
@@ -60,7 +63,9 @@ class Reservations:
             ]
         )
 
-    async def _settle(self, rows: Iterable[Mapping[str, Any]], reservation: policy_pb2.Reservation.ValueType) -> None:
+    async def _settle(
+        self, rows: Iterable[Mapping[str, Any]], reservation: policy_pb2.Reservation.ValueType
+    ) -> set[int]:
         items = [
             policy_pb2.SettleItem(
                 intent_id=str(row["intent_id"]),
@@ -74,5 +79,7 @@ class Reservations:
             for row in rows
             if row["channel"]
         ]
-        if items:
-            await self._client.call(policy_pb2.SettleRequest(items=items), deadline_seconds=_ASK_SECONDS)
+        if not items:
+            return set()
+        response = await self._client.call(policy_pb2.SettleRequest(items=items), deadline_seconds=_ASK_SECONDS)
+        return set(response.lost)

@@ -32,7 +32,7 @@ from .channels.port import Adapter, Message, SendOutcome, SendResult
 from .fingerprints import Twin, take
 from .judging import ASK_SECONDS, Judging, put_off
 from .metrics import SendingMetrics
-from .model import AttemptRecord, TaskChange
+from .model import AttemptRecord, Hold, TaskChange
 from .reservations import Reservations
 from .states import BEYOND_SENDING, State
 from .tokens import TokenBuckets
@@ -210,11 +210,16 @@ class Sender:
             response = await self._check.call(_check_request(started), deadline_seconds=ASK_SECONDS)
             silent = [(c, reason) for c, reason in zip(started, response.reasons, strict=True) if reason]
             leaving = [c for c, reason in zip(started, response.reasons, strict=True) if not reason]
-            await self._reservations.confirm([claim.row for claim in leaving])
+            lost = await self._reservations.confirm([claim.row for claim in leaving])
         except ServiceError as error:
             self._policy_away = True
             put_off(batch, started, error, told=True)
             return
+        for position in lost:
+            # Others may have the place by now: while nobody counts it, it is judged like a new one.
+            change = TaskChange(State.PENDING, "waiting", hold=Hold.CAPS)
+            batch.settle(leaving[position], Later(after_seconds=0.0, counted=False), change)
+        leaving = [claim for position, claim in enumerate(leaving) if position not in lost]
         async with asyncio.TaskGroup() as group:
             sends = [group.create_task(self._send(batch, adapter, claim)) for claim in leaving]
             await self._withhold(

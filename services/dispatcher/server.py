@@ -117,6 +117,7 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
                     cap_date=row["cap_date"].isoformat(),
                     category=category_to_wire(Category(row["category"])),
                     sent_at=timestamp(row["sent_at"]),
+                    uncertain=row["uncertain"],
                 )
                 for row in rows
             ]

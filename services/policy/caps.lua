@@ -1,13 +1,15 @@
 -- What one user got, what is on its way to them, and the zone they were judged in: judged and changed in one step.
 --
 -- KEYS[1]  sorted set of the user. Member and score:
+--          `loading`                  somebody asks what it must hold; gone when the set was emptied meanwhile
 --          `loaded`                   the set is complete, as far back as the score says (seconds); without it, or when
 --                                     more is asked for, it must be rebuilt
 --          `zone <name>`              the zone that was chosen; score: the judge's time in ms
 --          `cleared`                  the set was cleared; score: Redis time in ms. What was sent before stays away
---          `<id> <channel> <cap date> <category> <p|c|r>`
---                                     one message; p: pending, c: confirmed, r: given back while the set was not
---                                     loaded, so that loading does not bring it back; score: Redis time in ms at
+--          `<id> <channel> <cap date> <category> <p|c|u|r>`
+--                                     one message; p: pending, c: confirmed, u: loaded while it was being handed over,
+--                                     so that it counts for others and is no place of its own, r: given back while the
+--                                     set was not loaded, so that loading does not bring it back; score: Redis time in ms at
 --                                     which its place was taken. <id> is `intent:hop`. <category> is ? where nobody
 --                                     told it: such a message counts on the sliding windows of all categories.
 -- ARGV[1]  the command; the rest belongs to it:
@@ -20,12 +22,13 @@
 --       -> {4, zone}                    another zone was chosen within the last 2 h; nothing is reserved
 --   zone <zone> <now>                   -> {4, zone} or {5}: as above, and nothing is reserved in any case
 --       <zone> is kept from <now> (the judge's time in ms) on when none is kept; `-` keeps none, empty asks for none.
---   confirm <id> <channel> <cap date>   -> 1
+--   confirm <id> <channel> <cap date>   -> 1, or 0 when it has no such place (any more): it must be judged again
 --   release <id>                        -> 1 when it had a place, 0 otherwise
---   load <reach> {<id> <channel> <cap date> <category> <ms>} ...
---                                       adds confirmed messages that are not there, marks as loaded -> 1
+--   load <reach> {<id> <channel> <cap date> <category> <c|u> <ms>} ...
+--                                       adds messages that are not there, marks as loaded -> 1; 0 when the set was
+--                                       emptied since it was found not loaded: what is loaded may be out of date
 --   loaded <reach>                      -> 1 when it is loaded that far back, 0 otherwise
---   show                                -> {id, channel, cap date, category, p|c, ms} of each message that counts
+--   show                                -> {id, channel, cap date, category, p|c|u, ms} of each message that counts
 --   clear                               forgets the messages -> how many counted
 
 local PENDING_MS = 120000
@@ -36,11 +39,10 @@ local key = KEYS[1]
 local command = ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local reach, cleared_at, zone, zone_at = 0, 0, nil, 0
+local reach, loading, cleared_at, zone, zone_at = 0, false, 0, nil, 0
 local messages = {}
 
--- Reads the set; what is older than it reaches is removed on the way. A pending message that ran out does not count
--- any more, but stays: when it leaves late all the same, its category is known.
+-- Reads the set; what is older than it reaches, and what was pending for too long, is removed on the way.
 local function read()
   local dead = {}
   local rows = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
@@ -48,17 +50,18 @@ local function read()
     local member, at = rows[i], tonumber(rows[i + 1])
     if member == 'loaded' then
       reach = at
+    elseif member == 'loading' then
+      loading = true
     elseif member == 'cleared' then
       cleared_at = at
     elseif string.sub(member, 1, 5) == 'zone ' then
       zone, zone_at = string.sub(member, 6), at
     else
-      local id, channel, date, category, state = string.match(member, '^(%S+) (%S+) (%S+) (%S+) ([pcr])$')
-      if id then
-        local counts = state == 'c' or (state == 'p' and at > now - PENDING_MS)
+      local id, channel, date, category, state = string.match(member, '^(%S+) (%S+) (%S+) (%S+) ([pcur])$')
+      if id and (state ~= 'p' or at > now - PENDING_MS) then
         messages[#messages + 1] = {
           member = member, id = id, channel = channel, date = date, category = category, state = state, at = at,
-          counts = counts
+          counts = state ~= 'r'
         }
       else
         dead[#dead + 1] = member
@@ -79,6 +82,16 @@ end
 
 local function keep()
   redis.call('EXPIRE', key, math.max(reach, LEAST_REACH))
+end
+
+-- Says whether the set reaches back far enough; if not, it is about to be loaded.
+local function loaded(wanted)
+  if reach >= wanted then
+    return true
+  end
+  redis.call('ZADD', key, now, 'loading')
+  keep()
+  return false
 end
 
 -- Returns the members of one message: mostly none or one.
@@ -130,7 +143,7 @@ if command == 'reserve' then
   if other then
     return {4, other}
   end
-  if reach < tonumber(ARGV[6]) then
+  if not loaded(tonumber(ARGV[6])) then
     return {0}
   end
   local answer = {0, 0, 0}
@@ -141,7 +154,7 @@ if command == 'reserve' then
   local elsewhere = {}
   for _, message in ipairs(messages) do
     if message.id == id then
-      if message.counts and message.channel == channel and message.date == date then
+      if message.counts and message.state ~= 'u' and message.channel == channel and message.date == date then
         place = message
       elseif message.state ~= 'c' then
         elsewhere[#elsewhere + 1] = message
@@ -191,11 +204,21 @@ end
 
 if command == 'confirm' then
   local own = find(ARGV[2])
-  local first = own[1]
-  remove(own)
-  put(ARGV[2], ARGV[3], ARGV[4], first and first.category or '?', 'c', first and first.at or now)
-  keep()
-  return 1
+  for _, message in ipairs(own) do
+    if (message.state == 'p' or message.state == 'c') and message.channel == ARGV[3] and message.date == ARGV[4] then
+      remove(own)
+      put(message.id, message.channel, message.date, message.category, 'c', message.at)
+      keep()
+      return 1
+    end
+  end
+  -- It does not leave now: what was loaded on suspicion counts for nobody any more.
+  for _, message in ipairs(own) do
+    if message.state == 'u' then
+      redis.call('ZREM', key, message.member)
+    end
+  end
+  return 0
 end
 
 if command == 'release' then
@@ -213,18 +236,24 @@ if command == 'release' then
 end
 
 if command == 'load' then
-  for i = 3, #ARGV, 5 do
-    local id, channel, date, category, at = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4])
+  if not loading and reach < tonumber(ARGV[2]) then
+    return 0
+  end
+  for i = 3, #ARGV, 6 do
+    local id, channel, date, category, state = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+    local at = tonumber(ARGV[i + 5])
     local own = find(id)
     local known = at <= cleared_at
     for _, message in ipairs(own) do
       known = known or message.state == 'r' or (message.state == 'c' and message.category ~= '?')
+        or (state == 'u' and message.state ~= 'u')
     end
     if not known then
       remove(own)
-      put(id, channel, date, category, 'c', at)
+      put(id, channel, date, category, state, at)
     end
   end
+  redis.call('ZREM', key, 'loading')
   for _, message in ipairs(messages) do
     if message.state == 'r' then
       redis.call('ZREM', key, message.member)
@@ -237,7 +266,7 @@ if command == 'load' then
 end
 
 if command == 'loaded' then
-  return reach >= tonumber(ARGV[2]) and 1 or 0
+  return loaded(tonumber(ARGV[2])) and 1 or 0
 end
 
 if command == 'show' then

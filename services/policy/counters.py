@@ -112,7 +112,10 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class RecentSend:
-    """A message that left, as the owner of the tasks remembers it; of no category where that one does not tell it."""
+    """A message that left, as the owner of the tasks remembers it; of no category where that one does not tell it.
+
+    An uncertain one is being handed over, or was when its owner died: it counts, but cannot be confirmed by that.
+    """
 
     user: UserKey
     message: str
@@ -120,6 +123,7 @@ class RecentSend:
     cap_date: str
     sent_at: datetime
     category: Category | None = None
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Counted:
         cap_date: local date on which it counts.
         category: its category; None where nobody told it.
         counted_at: from when on it counts.
-        pending: reserved only: it has not left yet.
+        pending: reserved, or being handed over: it may not have left yet.
     """
 
     user: UserKey
@@ -223,21 +227,27 @@ class Counters:
                 return [answer for answer in answers if answer is not None]
             await self._rebuild(list(dict.fromkeys(wishes[index].user for index in strange)), reach)
             waiting = strange
-        raise UnavailableError(
-            "the users' counters are lost as fast as they are rebuilt",
-            reason=error_reason_pb2.ERROR_REASON_REDIS_UNAVAILABLE,
-        )
+        raise _lost_again()
 
-    async def settle(self, settlements: Sequence[Settlement]) -> None:
-        """Confirms or gives back places; repeating it is harmless. A place given back is also off the quotas."""
-        counted = [settlement for settlement in settlements if settlement.cap_date]
-        rows = await self._scripts.run(self._caps, [self._settle_call(settlement) for settlement in counted])
+    async def settle(self, settlements: Sequence[Settlement]) -> list[int]:
+        """Confirms or gives back places; repeating it is harmless. A place given back is also off the quotas.
+
+        Returns:
+            The positions of confirmations whose place is gone: it ran out, or Redis was emptied.
+        """
+        counted = [position for position, settlement in enumerate(settlements) if settlement.cap_date]
+        calls = [self._settle_call(settlements[position]) for position in counted]
         returned: dict[str, int] = {}
-        for settlement, row in zip(counted, rows, strict=True):
-            if not settlement.confirmed and row:
+        lost: list[int] = []
+        for position, row in zip(counted, await self._scripts.run(self._caps, calls), strict=True):
+            settlement = settlements[position]
+            if settlement.confirmed and not row:
+                lost.append(position)
+            elif not settlement.confirmed and row:
                 for key in (self._channel_key(settlement.channel), self._tenant_key(settlement.user.tenant)):
                     returned[key] = returned.get(key, 0) + 1
         await self._return(returned)
+        return lost
 
     async def give_back(self, messages: Sequence[tuple[UserKey, str]], tenants: Mapping[str, int]) -> None:
         """Gives back places of messages that found none in another quota.
@@ -290,12 +300,15 @@ class Counters:
 
     async def _ensure_loaded(self, users: Sequence[UserKey], reach: timedelta) -> None:
         reach_seconds = int(reach.total_seconds())
-        rows = await self._scripts.run(
-            self._caps, [(self._caps_key(user), ("loaded", reach_seconds)) for user in users]
-        )
-        strange = [user for user, loaded in zip(users, rows, strict=True) if not loaded]
-        if strange:
+        strange: Sequence[UserKey] = users
+        for _ in range(_MAX_ROUNDS):
+            calls: list[Call] = [(self._caps_key(user), ("loaded", reach_seconds)) for user in strange]
+            rows = await self._scripts.run(self._caps, calls)
+            strange = [user for user, loaded in zip(strange, rows, strict=True) if not loaded]
+            if not strange:
+                return
             await self._rebuild(strange, reach)
+        raise _lost_again()
 
     async def _rebuild(self, users: Sequence[UserKey], reach: timedelta) -> None:
         sends = await self._memory.recent_sends(users, self._clock.now() - reach)
@@ -305,8 +318,8 @@ class Counters:
             cleared_at = cleared.get(send.user)
             if send.user in loads and (cleared_at is None or send.sent_at > cleared_at):
                 category = send.category.value if send.category is not None else _UNTOLD
-                at = self._milliseconds(_counted_at(send))
-                loads[send.user] += [send.message, send.channel.value, send.cap_date, category, at]
+                state, at = "u" if send.uncertain else "c", self._milliseconds(_counted_at(send))
+                loads[send.user] += [send.message, send.channel.value, send.cap_date, category, state, at]
         await self._scripts.run(self._caps, [(self._caps_key(user), values) for user, values in loads.items()])
 
     async def _take(self, wanted: Iterable[tuple[str, int, int]]) -> list[tuple[int, int]]:
@@ -352,6 +365,13 @@ class Counters:
         return int(moment.timestamp() * 1_000)
 
 
+def _lost_again() -> UnavailableError:
+    return UnavailableError(
+        "the users' counters are lost as fast as they are rebuilt",
+        reason=error_reason_pb2.ERROR_REASON_REDIS_UNAVAILABLE,
+    )
+
+
 def _counted_at(send: RecentSend) -> datetime:
     """Returns from when on a message counts: its task may have been made long before, and deferred."""
     date_begins = datetime.fromisoformat(send.cap_date).replace(tzinfo=UTC) - _EARLIEST_ZONE
@@ -376,5 +396,5 @@ def _counted(user: UserKey, words: Sequence[str]) -> Counted:
         cap_date=cap_date,
         category=None if category == _UNTOLD else Category(category),
         counted_at=datetime.fromtimestamp(int(milliseconds) / 1_000, UTC),
-        pending=state == "p",
+        pending=state != "c",
     )

@@ -50,7 +50,9 @@ class Dispatcher:
                 message = f"{send.intent_id}:{send.hop}"
                 sent_at = moment(send.sent_at)
                 category = category_from_wire(send.category)
-                sends.append(RecentSend(user, message, channel, send.cap_date, sent_at, category))
+                sends.append(
+                    RecentSend(user, message, channel, send.cap_date, sent_at, category, uncertain=send.uncertain)
+                )
         return sends
 
     async def await_sending(

@@ -53,8 +53,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         """Confirms or gives back reservations."""
 
         async def handle(request: policy_pb2.SettleRequest) -> policy_pb2.SettleResponse:
-            await self._counters.settle(batches.read_settlements(request))
-            return policy_pb2.SettleResponse()
+            return policy_pb2.SettleResponse(lost=await self._counters.settle(batches.read_settlements(request)))
 
         await self._serve(request_iterator, context, handle, policy_pb2.SettleResponse)
 

@@ -640,6 +640,7 @@ class RecentSend(_message.Message):
     CAP_DATE_FIELD_NUMBER: _builtins.int
     SENT_AT_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
+    UNCERTAIN_FIELD_NUMBER: _builtins.int
     intent_id: _builtins.str
     """Names the intent."""
     hop: _builtins.int
@@ -650,6 +651,8 @@ class RecentSend(_message.Message):
     """Gives the local date on whose cap it counts."""
     category: _message_pb2.Category.ValueType
     """Gives the category of its scene."""
+    uncertain: _builtins.bool
+    """Says that it is being handed over, or was when its owner died: it counts, and nobody knows whether it had a place."""
     @_builtins.property
     def user(self) -> Global___UserRef:
         """Names the user."""
@@ -668,10 +671,11 @@ class RecentSend(_message.Message):
         cap_date: _builtins.str = ...,
         sent_at: _timestamp_pb2.Timestamp | None = ...,
         category: _message_pb2.Category.ValueType = ...,
+        uncertain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sent_at", b"sent_at", "user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cap_date", b"cap_date", "category", b"category", "channel", b"channel", "hop", b"hop", "intent_id", b"intent_id", "sent_at", b"sent_at", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cap_date", b"cap_date", "category", b"category", "channel", b"channel", "hop", b"hop", "intent_id", b"intent_id", "sent_at", b"sent_at", "uncertain", b"uncertain", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

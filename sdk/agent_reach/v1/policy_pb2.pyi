@@ -286,21 +286,29 @@ class SettleResponse(_message.Message):
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Repeats the number of the batch."""
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Says why the batch could not be settled; not set when it was."""
 
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Lists the positions in the batch of confirmations whose place is gone, because it ran out or Redis was emptied:
+        these messages must not leave before they are judged again.
+        """
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         error: _status_pb2.Status | None = ...,
+        lost: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lost", b"lost", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

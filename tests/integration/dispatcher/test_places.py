@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import redis.asyncio
 
 from agent_reach.v1 import message_pb2, reach_pb2, suppression_pb2
 from services.chassis.clock import ManualClock
@@ -13,7 +14,7 @@ from services.chassis.moments import timestamp
 from tests.conftest import Dsns
 from tests.integration.dispatcher.test_late import due_now, task_of
 from tests.support.agent import Agent, alert_spec
-from tests.support.dispatching import Dispatching
+from tests.support.dispatching import Dispatching, intent, send_now
 from tests.support.suite import Suite, running_suite
 from tests.support.webhooks import receiving
 
@@ -123,3 +124,45 @@ async def test_what_does_not_leave_gives_its_place_back(suite: Suite, migrated: 
         await scene.agent.has_users(["u1"], f"{receiver.url}/second")
         ends = [(await scene.agent.ended(await scene.submitted(title))).state_reason for title in ("next", "last")]
         assert ends == ["", "user_daily_cap"]
+
+
+async def test_places_that_an_emptied_redis_gave_away_twice_are_judged_again_before_anything_leaves(
+    suite: Suite,
+) -> None:
+    async with receiving() as receiver, running_suite(suite):
+        agent, line = Agent(suite), Dispatching(suite)
+        await agent.has_users(["u1"], receiver.url)
+        # As the dispatcher has them when Redis was emptied after the policy let them through: five, and three may leave.
+        webhook = message_pb2.CHANNEL_WEBHOOK
+        today = f"{datetime.now(UTC):%Y-%m-%d}"
+        decision = send_now(webhook, f"{receiver.url}/hook", cap_date=today)
+        items = [intent(decision, user_id="u1") for _ in range(5)]
+        await line.accept(*items)
+        tasks = [await line.reaches(item, "SENT", "SUPPRESSED") for item in items]
+        assert sorted(task.reason for task in tasks) == ["", "", "", "user_daily_cap", "user_daily_cap"]
+        assert all(len(task.decisions) == 2 for task in tasks)
+        assert len(receiver.posts) == 3
+
+
+async def test_redis_may_be_emptied_in_the_midst_of_it_and_every_user_gets_as_many_as_the_cap_says(
+    suite: Suite,
+) -> None:
+    users = [f"u{number}" for number in range(20)]
+    async with (
+        receiving() as receiver,
+        running_suite(suite),
+        redis.asyncio.from_url(suite.settings["redis_url"].get_secret_value()) as client,
+    ):
+        agent = Agent(suite)
+        for user in users:
+            await agent.has_users([user], f"{receiver.url}/{user}")
+        stored: list[str] = []
+        for number in range(8):
+            batch = [alert_spec(user, title=f"no. {number}") for user in users]
+            # Stored means that it is judged about now, and these places are lost between the judgement and the send.
+            (answer,) = await agent.submit_batches([batch])
+            stored += [result.accepted.intent_id for result in answer.results]
+            await client.flushall()
+        for intent_id in stored:
+            await agent.ended(intent_id)
+        assert {user: len(receiver.at(f"/{user}")) for user in users} == dict.fromkeys(users, 3)

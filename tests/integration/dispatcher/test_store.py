@@ -64,8 +64,17 @@ async def test_the_role_api_sees_its_tenants_rows_only(migrated: Dsns) -> None:
 
 
 async def test_what_may_have_left_counts_on_a_users_cap_and_nothing_else(migrated: Dsns) -> None:
-    counted = {"PENDING", "SCHEDULED", "SENDING", "SENT", "DELIVERED", "FAILED unknown", "FAILED bounced"}
-    states = [*sorted(counted), "FAILED http_503", "SUPPRESSED", "EXPIRED", "SCHEDULED deferred"]
+    counted = {
+        "PENDING suspect",
+        "SCHEDULED tried",
+        "SENDING",
+        "SENT",
+        "DELIVERED",
+        "FAILED unknown",
+        "FAILED bounced",
+    }
+    uncounted = ["PENDING", "SCHEDULED", "SCHEDULED deferred", "FAILED http_503", "SUPPRESSED", "EXPIRED"]
+    states = [*sorted(counted), *uncounted]
     async with open_pool("engine", migrated.engine, 1) as pool, pool.connection() as connection:
         await connection.execute(_FILL, (len(states),))
         ids = [row[0] for row in await (await connection.execute("SELECT id FROM dispatcher.tasks")).fetchall()]
@@ -73,8 +82,8 @@ async def test_what_may_have_left_counts_on_a_users_cap_and_nothing_else(migrate
             state, _, reason = name.partition(" ")
             await connection.execute(
                 "UPDATE dispatcher.tasks SET tenant = 't', user_id = 'u', scene = %s, state = %s, reason = %s,"
-                " evaluate = %s, intent_id = id WHERE id = %s",
-                (name, state, reason, reason == "deferred", task_id),
+                " evaluate = %s, attempts = %s, suspect = %s, intent_id = id WHERE id = %s",
+                (name, state, reason, reason == "deferred", int(reason == "tried"), reason == "suspect", task_id),
             )
             for number, result in enumerate(["transport_error"] + ["accepted"] * (reason == "bounced"), 1):
                 await connection.execute(

@@ -291,16 +291,19 @@ async def test_a_longer_window_than_was_loaded_is_loaded_first(
     assert timedelta(days=6).total_seconds() < await redis_client.ttl(key) <= WEEK.total_seconds()
 
 
-async def test_what_ran_out_and_leaves_all_the_same_counts_in_its_category(
+async def test_a_place_that_is_gone_cannot_be_confirmed_and_others_may_have_it(
     counters: Counters, redis_client: redis.asyncio.Redis, deployment: str
 ) -> None:
-    await reserve(counters, sale("a"))
+    one, other = place("a", user_cap=1), place("b", user_cap=1)
+    await reserve(counters, one)
     await age(redis_client, deployment, "a", TWO_MINUTES)
-    await counters.settle([settlement(sale("a"), confirmed=True)])
-    assert (await reserve(counters, sale("b"))).usage.windows == (1, 1)
-    assert (await reserve(counters, place("c", user_cap=None, window_caps=(WindowCap(5, WEEK),)))).usage.windows == (
-        0,
-    )
+    assert await counters.settle([settlement(one, confirmed=True)]) == [0]
+    assert (await reserve(counters, other)).reserved
+    assert await counters.settle([settlement(one, confirmed=True), settlement(other, confirmed=True)]) == [0]
+    for key in await redis_client.keys(f"reach:{deployment}:caps:*"):
+        await redis_client.delete(key)
+    assert await counters.settle([settlement(other, confirmed=True)]) == [0]
+    assert (await reserve(counters, one)).reserved
 
 
 async def test_what_was_given_back_while_the_counters_were_lost_is_not_brought_back(
