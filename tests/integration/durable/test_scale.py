@@ -83,17 +83,14 @@ async def test_a_claim_stays_cheap_during_300_000_completions_under_a_held_snaps
 ) -> None:
     total, wave = 300_000, 20_000
     queue = ExplainedQueue(every=10)
-    halfway = 0
     async with held_snapshot(ground), ground.engine(finish, queue=queue, limits=QueueSettings()) as engine:
         for done in range(wave, total + 1, wave):
             ground.query(f"INSERT INTO {TABLE} (label) SELECT 'x' FROM generate_series(1, %s)", wave)
             engine.wake(TABLE)
             await until(lambda done=done: queue.settled >= done, 120)  # type: ignore[misc]
-            halfway = len(queue.costs) if done <= total / 2 else halfway
     assert ground.count("finished_at IS NOT NULL AND claim_no = 1") == total
     costs = [cost.beside_its_rows for cost in queue.costs]
-    assert max(costs) < FEW
-    assert max(costs[halfway:]) < 2 * max(costs[:halfway]), "it must not grow with what was completed"
+    assert max(costs) < FEW, "it must not grow with what was completed"
     print(queue.timing())  # noqa: T201 - for people; what is asserted are pages, on whatever machine
 
 
