@@ -176,8 +176,8 @@ async def flush(connection: Connection, claims: Sequence[Claim], now: datetime) 
         now: what expires by then does not leave.
 
     Returns:
-        By the digest's intent, its parts in the order in which they were submitted: ``variables``, ``expires_at``. A digest that
-        is not ours any more has none.
+        By the digest's intent, its parts in the order in which they were submitted: ``variables``, ``expires_at``. A
+        digest that is not ours any more has none.
     """
     owned = await connection.execute(
         """

@@ -84,11 +84,11 @@ INSERT INTO policy.shadow_decisions ({", ".join(_SHADOW.names)})
 SELECT {", ".join(_SHADOW.names)} FROM {_SHADOW.source("rows")}
 """  # noqa: S608 - the names are this module's own
 
-# In bites, so that no statement holds its locks for long.
+# In bites, so that no statement holds its locks for long. An array, because IN may run its subquery more than once.
 _FORGET_SHADOW = """
-DELETE FROM policy.shadow_decisions WHERE id IN (
+DELETE FROM policy.shadow_decisions WHERE id = ANY(ARRAY(
     SELECT id FROM policy.shadow_decisions WHERE decided_at < %(before)s LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-)
+))
 """
 
 # Ids are UUIDs of version 7: their order is that of recording.

@@ -340,10 +340,12 @@ class SilentError(Exception):
 
 async def test_a_handler_that_answers_nonsense_harms_nobody_else(retry: Retries, field: Field) -> None:
     nonsense: Any = 7
+    kinds = ["silent", "fine", "reason", "fine", "in the far future", "fine"]
+    together = asyncio.Barrier(len(kinds))
 
     @retry.listener("odd", max_attempts=1)
     async def odd(kind: str) -> GiveUp | Retry | None:
-        await asyncio.sleep(0.1)  # so that all are at work together
+        await together.wait()
         match kind:
             case "silent":
                 raise SilentError
@@ -353,7 +355,6 @@ async def test_a_handler_that_answers_nonsense_harms_nobody_else(retry: Retries,
                 return Retry(after=1e300)
         return None
 
-    kinds = ["silent", "fine", "reason", "fine", "in the far future", "fine"]
     with psycopg.connect(field.dsn) as connection:
         tasks = [retry.register(connection, "odd", kind).task_id for kind in kinds]
     async with retry.running():
