@@ -11,9 +11,10 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
-from .claims import Claim, Claimed, Done, Later, Release, Settlement
+from .claims import Claim, Claimed, Release, Settlement
 from .ddl import check_name
 from .reading import fetch_readable
+from .settling import fence, write_releases, write_verdicts
 
 PRIORITIES = tuple(range(10))
 
@@ -69,9 +70,9 @@ class TableQueue:
         self.counts_attempts = counts_attempts
         self.parameters = dict(parameters or {})
         self._start_extra = f", {start_assignments}" if start_assignments else ""
-        self._release_extra = f", {release_assignments}" if release_assignments else ""
-        self._verdict_columns = {check_name(name): kind for name, kind in (verdict_columns or {}).items()}
-        self._verdict_extra = f", {verdict_assignments}" if verdict_assignments else ""
+        self.release_extra = f", {release_assignments}" if release_assignments else ""
+        self.verdict_columns = {check_name(name): kind for name, kind in (verdict_columns or {}).items()}
+        self.verdict_extra = f", {verdict_assignments}" if verdict_assignments else ""
         self._condition = f"AND ({condition})" if condition else ""
 
     @property
@@ -127,9 +128,9 @@ class TableQueue:
         releases = [settlement for settlement in ordered if isinstance(settlement.action, Release)]
         passed: set[UUID] = set()
         if verdicts:
-            passed |= await self._write_verdicts(connection, verdicts)
+            passed |= await write_verdicts(connection, self, verdicts)
         if releases:
-            passed |= await self._write_releases(connection, releases)
+            passed |= await write_releases(connection, self, releases)
         return passed
 
     # -- what the engine calls --------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ class TableQueue:
             WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
             RETURNING t.id, t.attempts
             """,
-            {**self.parameters, **_fence(sorted(claims, key=lambda claim: claim.id))},
+            {**self.parameters, **fence(sorted(claims, key=lambda claim: claim.id))},
         )
         return dict(await cursor.fetchall())
 
@@ -296,7 +297,7 @@ class TableQueue:
             UPDATE {self.table} AS t
             SET owner = NULL, attempts = t.attempts - {blameless},
                 suspect = t.suspect OR orphan.started, started_at = NULL
-                {self._release_extra}
+                {self.release_extra}
             FROM orphan WHERE t.id = orphan.id
             RETURNING t.id, orphan.started, {_RUN_AT.format("t")}
             """,
@@ -325,81 +326,6 @@ class TableQueue:
             {self._condition}
         """
 
-    async def _write_verdicts(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
-        actions = [settlement.action for settlement in settlements]
-        laters = [action if isinstance(action, Later) else None for action in actions]
-        own = zip(*(self.verdict(settlement) for settlement in settlements), strict=True)
-        extra = {f"own_{name}": list(values) for name, values in zip(self._verdict_columns, own, strict=True)}
-        names = "".join(f", {name}" for name in self._verdict_columns)
-        arrays = "".join(f", %(own_{name})s::{kind}[]" for name, kind in self._verdict_columns.items())
-        cursor = connection.cursor(row_factory=tuple_row)
-        await cursor.execute(
-            f"""
-            UPDATE {self.table} AS t
-            SET owner = NULL,
-                run_at = CASE WHEN s.done THEN t.run_at
-                    ELSE coalesce(s.run_at, clock_timestamp() + make_interval(secs => s.after_seconds)) END,
-                finished_at = CASE WHEN s.done THEN clock_timestamp() END,
-                attempts = t.attempts - (s.given_back AND t.started_at IS NOT NULL)::integer,
-                suspect = t.suspect AND NOT s.done AND (t.started_at IS NULL OR s.given_back),
-                started_at = NULL
-                {self._verdict_extra}
-            FROM unnest(
-                %(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[], %(done)s::boolean[],
-                %(run_at)s::timestamptz[], %(after_seconds)s::float8[], %(given_back)s::boolean[]{arrays}
-            ) AS s(id, owner, claim_no, done, run_at, after_seconds, given_back{names})
-            WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
-            RETURNING t.id
-            """,
-            {
-                **self.parameters,
-                **extra,
-                **_fence([settlement.claim for settlement in settlements]),
-                "done": [isinstance(action, Done) for action in actions],
-                "run_at": [later and later.run_at for later in laters],
-                "after_seconds": [(later and later.after_seconds) or 0.0 for later in laters],
-                "given_back": [self.counts_attempts and later is not None and not later.counted for later in laters],
-            },
-        )
-        return {row[0] for row in await cursor.fetchall()}
-
-    async def _write_releases(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
-        cursor = connection.cursor(row_factory=tuple_row)
-        await cursor.execute(
-            f"""
-            WITH held AS MATERIALIZED (
-                SELECT t.id, s.after_seconds, t.started_at IS NOT NULL AS started
-                FROM {self.table} AS t, unnest(
-                    %(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[], %(after_seconds)s::float8[]
-                ) AS s(id, owner, claim_no, after_seconds)
-                WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
-                FOR UPDATE OF t
-            )
-            UPDATE {self.table} AS t
-            SET owner = NULL,
-                run_at = CASE WHEN s.after_seconds > 0
-                    THEN greatest(t.run_at, clock_timestamp() + make_interval(secs => s.after_seconds))
-                    ELSE t.run_at END,
-                suspect = t.suspect AND NOT s.started,
-                started_at = NULL
-                {self._release_extra}
-            FROM held AS s WHERE t.id = s.id
-            RETURNING t.id, s.started
-            """,
-            {
-                **self.parameters,
-                **_fence([settlement.claim for settlement in settlements]),
-                "after_seconds": [
-                    settlement.action.after_seconds if isinstance(settlement.action, Release) else 0.0
-                    for settlement in settlements
-                ],
-            },
-        )
-        released = await cursor.fetchall()
-        if started := [row_id for row_id, was_started in released if was_started]:
-            await self.returned(connection, started)
-        return {row_id for row_id, _ in released}
-
     def _claim_of(self, owner: UUID, row: Sequence[Any]) -> Claim:
         row_id, claim_no, attempts, run_at, priority, suspect, *own = row
         columns = dict(zip(self.columns, own, strict=True))
@@ -412,11 +338,3 @@ class TableQueue:
         if not ids:
             return []
         return [claim for claim in await self.held(connection, owner) if claim.id in ids]
-
-
-def _fence(claims: Sequence[Claim]) -> dict[str, list[Any]]:
-    return {
-        "ids": [claim.id for claim in claims],
-        "owners": [claim.owner for claim in claims],
-        "claim_nos": [claim.claim_no for claim in claims],
-    }
