@@ -16,11 +16,10 @@ from uuid import UUID
 from psycopg.rows import dict_row
 from uuid6 import uuid7
 
-from agent_reach.durable import Claim
+from agent_reach.durable import Claim, Recordset
 from services.catalog.rules import SceneRules
 from services.chassis.hashing import hash_parts
 from services.chassis.postgres import Connection
-from services.chassis.recordset import Recordset
 
 from .model import Gathering
 from .states import WITHDRAWABLE, State

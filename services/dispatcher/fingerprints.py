@@ -15,10 +15,9 @@ from uuid import UUID
 
 import structlog
 
-from agent_reach.durable import Claim
+from agent_reach.durable import Claim, Recordset
 from services.chassis.faults import is_database_outage
 from services.chassis.postgres import Connection, Pool
-from services.chassis.recordset import Recordset
 
 # Past windows only take room.
 _SWEEP_SECONDS = 60.0

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
+from agent_reach.durable import Recordset
 from services.chassis.postgres import Connection
-from services.chassis.recordset import Recordset
 
 from . import digests, fingerprints
 from .model import Hold, Judgement, NewTask

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
+from agent_reach.durable import Recordset
 from services.chassis.postgres import Connection, Pool
-from services.chassis.recordset import Recordset
 
 from .draft import Draft
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
+from agent_reach.durable import Recordset
 from services.catalog.rules import Category, Channel
 from services.chassis.postgres import Pool
-from services.chassis.recordset import Recordset
 
 from .decision import Address, Known, Person, Preference, Suppression, SuppressionSource, UserKey
 

@@ -11,8 +11,8 @@ from uuid import UUID
 import uuid6
 from psycopg.rows import namedtuple_row
 
+from agent_reach.durable import Recordset
 from services.chassis.postgres import Pool, tenant_transaction
-from services.chassis.recordset import Recordset
 
 from .decision import Address, UserKey
 from .hindsight import DatedPreference, DatedSuppression

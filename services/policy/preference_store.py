@@ -7,9 +7,9 @@ from typing import Any
 
 from psycopg.rows import namedtuple_row
 
+from agent_reach.durable import Recordset
 from services.catalog.rules import Category, Channel
 from services.chassis.postgres import Pool, tenant_transaction
-from services.chassis.recordset import Recordset
 
 from .records import Choice, StoredChoice
 

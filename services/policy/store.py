@@ -10,10 +10,10 @@ from uuid import UUID
 import uuid6
 from psycopg.rows import namedtuple_row
 
+from agent_reach.durable import Recordset
 from services.catalog.rules import Category, Channel
 from services.chassis.errors import UnavailableError
 from services.chassis.postgres import Connection, Pool, tenant_transaction
-from services.chassis.recordset import Recordset
 
 from .decision import Address, Person, Preference, Suppression, SuppressionSource, UserKey
 from .records import Activity, Profile, StoredSuppression, SuppressionPage, Wish

@@ -22,6 +22,7 @@ from .ddl import instance_table, queue_columns, queue_indexes, queue_storage
 from .engine import Consumer, Engine, EngineStats
 from .notify import Notifier
 from .queue import TableQueue
+from .recordset import Recordset
 from .settings import EngineSettings, QueueSettings
 from .slots import Reservation
 from .worker import Handler, QueueStats
@@ -41,6 +42,7 @@ __all__ = [
     "Notifier",
     "QueueSettings",
     "QueueStats",
+    "Recordset",
     "Release",
     "Reservation",
     "Settlement",

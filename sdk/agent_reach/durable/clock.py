@@ -26,6 +26,7 @@ class DatabaseClock:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._offsets: deque[float] = deque(maxlen=_SAMPLES)
+        self._best: float | None = None
 
     def observe(self, reading: datetime, asked_at: float) -> float:
         """Notes a reading of the database's clock that has arrived just now.
@@ -38,17 +39,16 @@ class DatabaseClock:
             How much further than the local clock it has run since the readings before, in seconds. More than a slow
             answer explains means that it was set forward, or that its host has slept.
         """
-        seconds, known = reading.timestamp(), max(self._offsets, default=None)
+        seconds, known = reading.timestamp(), self._best
         if known is not None and known > seconds - asked_at + _TOLERANCE_SECONDS:
             self._offsets.clear()
         self._offsets.append(seconds - self._monotonic())
+        self._best = max(self._offsets)
         return 0.0 if known is None else max(0.0, self._offsets[-1] - known)
 
     def time(self) -> float:
         """Returns the database's time in seconds since the epoch; before any reading, the beginning of time."""
-        if not self._offsets:
-            return 0.0
-        return self._monotonic() + max(self._offsets)
+        return 0.0 if self._best is None else self._monotonic() + self._best
 
     def now(self) -> datetime:
         """Returns the database's time as an aware datetime."""

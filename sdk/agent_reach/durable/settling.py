@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,51 +11,71 @@ from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
 from .claims import Claim, Done, Later, Release, Settlement
+from .recordset import Recordset
 
 if TYPE_CHECKING:
     from .queue import TableQueue
+
+# By these a write is refused to whoever lost the row.
+_FENCE = {"id": "uuid", "owner": "uuid", "claim_no": "integer"}
+_HELD = Recordset(_FENCE)
+_RELEASED = Recordset({**_FENCE, "after_seconds": "float8"})
+_VERDICT = {**_FENCE, "done": "boolean", "later_at": "timestamptz", "after_seconds": "float8", "given_back": "boolean"}
+
+
+def verdict_rows(columns: Mapping[str, str]) -> Recordset:
+    """Returns the form of verdicts that bring these columns of the domain's along."""
+    return Recordset({**_VERDICT, **columns})
+
+
+async def write_starts(
+    connection: AsyncConnection[Any], queue: TableQueue, claims: Sequence[Claim]
+) -> dict[UUID, int]:
+    """Notes that work starts; returns the attempts, this one included, by id of those that passed the fence."""
+    counted = "(t.started_at IS NULL)::integer" if queue.counts_attempts else "0"
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(
+        f"""
+        UPDATE {queue.table} AS t
+        SET attempts = t.attempts + {counted}, started_at = coalesce(t.started_at, clock_timestamp())
+            {queue.start_extra}
+        FROM {_HELD.source("s")}
+        WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
+        RETURNING t.id, t.attempts
+        """,
+        {**queue.parameters, "s": _HELD.encode(_fence(claim) for claim in claims)},
+    )
+    return dict(await cursor.fetchall())
 
 
 async def write_verdicts(
     connection: AsyncConnection[Any], queue: TableQueue, settlements: Sequence[Settlement]
 ) -> set[UUID]:
     """Finishes rows, or puts them back for later; returns the ids that passed the fence."""
-    actions = [settlement.action for settlement in settlements]
-    laters = [action if isinstance(action, Later) else None for action in actions]
-    own = zip(*(queue.verdict(settlement) for settlement in settlements), strict=True)
-    extra = {f"own_{name}": list(values) for name, values in zip(queue.verdict_columns, own, strict=True)}
-    names = "".join(f", {name}" for name in queue.verdict_columns)
-    arrays = "".join(f", %(own_{name})s::{kind}[]" for name, kind in queue.verdict_columns.items())
+    own = "".join(f", s.{name}" for name in queue.verdict_columns)
+    beside = queue.beside(settlements)
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
         f"""
-        UPDATE {queue.table} AS t
-        SET owner = NULL,
-            run_at = CASE WHEN s.done THEN t.run_at
-                ELSE coalesce(s.run_at, clock_timestamp() + make_interval(secs => s.after_seconds)) END,
-            finished_at = CASE WHEN s.done THEN clock_timestamp() END,
-            attempts = t.attempts - (s.given_back AND t.started_at IS NOT NULL)::integer,
-            suspect = t.suspect AND NOT s.done AND (t.started_at IS NULL OR s.given_back),
-            started_at = NULL
-            {queue.verdict_extra}
-        FROM unnest(
-            %(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[], %(done)s::boolean[],
-            %(run_at)s::timestamptz[], %(after_seconds)s::float8[], %(given_back)s::boolean[]{arrays}
-        ) AS s(id, owner, claim_no, done, run_at, after_seconds, given_back{names})
-        WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
-        RETURNING t.id
+        WITH settled AS (
+            UPDATE {queue.table} AS t
+            SET owner = NULL,
+                run_at = CASE WHEN s.done THEN t.run_at
+                    ELSE coalesce(s.later_at, clock_timestamp() + make_interval(secs => s.after_seconds)) END,
+                finished_at = CASE WHEN s.done THEN clock_timestamp() END,
+                attempts = t.attempts - (s.given_back AND t.started_at IS NOT NULL)::integer,
+                suspect = t.suspect AND NOT s.done AND (t.started_at IS NULL OR s.given_back),
+                started_at = NULL
+                {queue.verdict_extra}
+            FROM {queue.verdict_rows.source("s")}
+            WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
+            RETURNING t.id, s.owner{own}
+        ){f", beside AS ({beside})" if beside else ""}
+        SELECT id FROM settled
         """,
-        {
-            **queue.parameters,
-            **extra,
-            **fence([settlement.claim for settlement in settlements]),
-            "done": [isinstance(action, Done) for action in actions],
-            "run_at": [later and later.run_at for later in laters],
-            "after_seconds": [(later and later.after_seconds) or 0.0 for later in laters],
-            "given_back": [queue.counts_attempts and later is not None and not later.counted for later in laters],
-        },
+        {**queue.parameters, "s": queue.verdict_rows.encode(_verdict(queue, each) for each in settlements)},
     )
-    return {row[0] for row in await cursor.fetchall()}
+    return {row_id for (row_id,) in await cursor.fetchall()}
 
 
 async def write_releases(
@@ -67,9 +87,7 @@ async def write_releases(
         f"""
         WITH held AS MATERIALIZED (
             SELECT t.id, s.after_seconds, t.started_at IS NOT NULL AS started
-            FROM {queue.table} AS t, unnest(
-                %(ids)s::uuid[], %(owners)s::uuid[], %(claim_nos)s::integer[], %(after_seconds)s::float8[]
-            ) AS s(id, owner, claim_no, after_seconds)
+            FROM {queue.table} AS t, {_RELEASED.source("s")}
             WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
             FOR UPDATE OF t
         )
@@ -84,14 +102,7 @@ async def write_releases(
         FROM held AS s WHERE t.id = s.id
         RETURNING t.id, s.started
         """,
-        {
-            **queue.parameters,
-            **fence([settlement.claim for settlement in settlements]),
-            "after_seconds": [
-                settlement.action.after_seconds if isinstance(settlement.action, Release) else 0.0
-                for settlement in settlements
-            ],
-        },
+        {**queue.parameters, "s": _RELEASED.encode(_releases(settlements))},
     )
     released = await cursor.fetchall()
     if started := [row_id for row_id, was_started in released if was_started]:
@@ -99,10 +110,20 @@ async def write_releases(
     return {row_id for row_id, _ in released}
 
 
-def fence(claims: Sequence[Claim]) -> dict[str, list[Any]]:
-    """Returns the parameters `ids`, `owners` and `claim_nos`, by which a write is refused to whoever lost the row."""
-    return {
-        "ids": [claim.id for claim in claims],
-        "owners": [claim.owner for claim in claims],
-        "claim_nos": [claim.claim_no for claim in claims],
-    }
+def _fence(claim: Claim) -> tuple[UUID, UUID, int]:
+    return claim.id, claim.owner, claim.claim_no
+
+
+def _verdict(queue: TableQueue, settlement: Settlement) -> tuple[object, ...]:
+    claim, action = settlement.claim, settlement.action
+    if isinstance(action, Later):
+        how = (False, action.run_at, action.after_seconds or 0.0, queue.counts_attempts and not action.counted)
+    else:
+        how = (isinstance(action, Done), None, 0.0, False)
+    return claim.id, claim.owner, claim.claim_no, *how, *queue.verdict(settlement)
+
+
+def _releases(settlements: Sequence[Settlement]) -> Iterable[tuple[object, ...]]:
+    for settlement in settlements:
+        after = settlement.action.after_seconds if isinstance(settlement.action, Release) else 0.0
+        yield (*_fence(settlement.claim), after)

@@ -23,11 +23,12 @@ from .operate import Operations
 from .options import Strategies, TaskOptions, check, merged
 from .queue import RetryQueue
 from .registration import Registrar
-from .runner import Callback, Callbacks, Runner
+from .runner import Runner
 from .settings import RetrySettings
 from .store import Statements
 from .strategies import Strategy
 from .telemetry import Telemetry
+from .telling import Callback, Callbacks
 from .worker import Worker, working
 
 T = TypeVar("T")

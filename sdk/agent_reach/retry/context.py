@@ -27,7 +27,7 @@ class _Attempt:
         max_attempts: how many there are at most.
     """
 
-    def __init__(self, batch: Batch, claim: Claim, verdict: Verdict) -> None:
+    def __init__(self, batch: Batch, claim: Claim, success: Callable[[], Verdict]) -> None:
         self.task_id: UUID = claim.id
         self.code: str = claim.row["code"]
         self.attempt = claim.attempts
@@ -35,7 +35,7 @@ class _Attempt:
         self.completed = False
         self._batch = batch
         self._claim = claim
-        self._verdict = verdict
+        self._success = success
         self._stop = False
 
     @property
@@ -58,7 +58,7 @@ class Context(_Attempt):
         Raises:
             ClaimLostError: the task is no longer ours; everything was rolled back.
         """
-        async with self._batch.transaction(self._claim, Done(), self._verdict) as connection:
+        async with self._batch.transaction(self._claim, Done(), self._success()) as connection:
             yield connection
         self.completed = True
 
@@ -70,12 +70,12 @@ class SyncContext(_Attempt):
         self,
         batch: Batch,
         claim: Claim,
-        verdict: Verdict,
+        success: Callable[[], Verdict],
         queue: TableQueue,
         dsn: str,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(batch, claim, verdict)
+        super().__init__(batch, claim, success)
         self._queue = queue
         self._dsn = dsn
         self._loop = loop
@@ -99,7 +99,7 @@ class SyncContext(_Attempt):
         self._on_loop(lambda: self._batch.let_go(self._claim, settled=True))
 
     def _complete(self, connection: Any) -> None:
-        settlement = Settlement(self._claim, Done(), self._verdict)
+        settlement = Settlement(self._claim, Done(), self._success())
         if self._stop or not _drive(self._queue.settle(connection, [settlement])):
             raise ClaimLostError(f"task {self.task_id} is not ours any more")
         _drive(self._queue.apply(connection, [settlement]))

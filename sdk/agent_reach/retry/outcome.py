@@ -37,6 +37,9 @@ class Outcome:
     waits: int = 0
 
 
+_SUCCEEDED = Outcome(State.SUCCEEDED)
+
+
 def judge(
     claim: Claim, handler: Handler, result: Any, error: BaseException | None, now: datetime, gap: Callable[[], float]
 ) -> Outcome:
@@ -55,7 +58,7 @@ def judge(
     elif isinstance(result, Retry | Wait | GiveUp):
         reason = printable(str(result.reason))
     else:
-        return Outcome(State.SUCCEEDED)
+        return _SUCCEEDED
     # What ended an attempt from outside says nothing about whether trying again may help.
     raised = None if isinstance(error, AttemptInterruptedError) else error
     if isinstance(result, GiveUp) or (raised is not None and not handler.retryable(raised)):

@@ -58,7 +58,6 @@ class Verdict:
         return time.monotonic() - self.began if self.duration_seconds is None else self.duration_seconds
 
 
-# Only where somebody waited: a line that might meet another is written twice into the WAL.
 _ONE_LINE_OF_WAITING = """
     ON CONFLICT (task_id, attempt) WHERE waits > 0 DO UPDATE
     SET waits = known.waits + 1, ended_at = excluded.ended_at, owner = excluded.owner, error = excluded.error,
@@ -80,48 +79,51 @@ class RetryQueue(TableQueue):
             CLAIMED_COLUMNS,
             start_assignments="state = 'RUNNING'",
             release_assignments="state = 'WAITING'",
-            verdict_columns={"state": "text", "error": "text"},
+            verdict_columns={
+                "state": "text",
+                "error": "text",
+                "attempted": "boolean",
+                "attempt": "integer",
+                "planned_at": "timestamptz",
+                "began_at": "timestamptz",
+                "duration_seconds": "float8",
+                "waits": "integer",
+            },
             verdict_assignments="state = s.state, last_error = coalesce(s.error, t.last_error)",
             condition="t.code = ANY(%(codes)s)",
             parameters={"codes": codes},
         )
 
     def verdict(self, settlement: Settlement) -> Sequence[object]:
-        """Returns state and error."""
-        verdict = _verdict(settlement)
-        return (verdict.state, verdict.error)
+        """Returns what becomes of the task, and the line of its log."""
+        claim, verdict = settlement.claim, _verdict(settlement)
+        return (
+            verdict.state,
+            verdict.error,
+            verdict.attempted,
+            claim.attempts,
+            claim.run_at,
+            verdict.started_at,
+            verdict.duration,
+            verdict.waits,
+        )
+
+    def beside(self, settlements: Sequence[Settlement]) -> str:
+        """Returns the statement that writes the attempts into their log."""
+        # Only where somebody waited: a line that might meet another is written twice into the WAL.
+        waited = any(_verdict(settlement).waits for settlement in settlements)
+        return f"""
+            INSERT INTO {self.schema}.attempts AS known
+                (task_id, attempt, planned_at, started_at, ended_at, duration_seconds, owner, error, waits)
+            SELECT id, attempt, planned_at, began_at, clock_timestamp(), duration_seconds, owner, error, waits
+            FROM settled WHERE attempted
+            {_ONE_LINE_OF_WAITING if waited else ""}
+        """
 
     def unreadable(self, claim: Claim, error: Exception) -> Settlement:
         """Ends a task whose columns cannot be read; its payload is read elsewhere, and never hinders this."""
         reason = f"its row cannot be read: {type(error).__name__}"
         return Settlement(claim, Done(), Verdict(State.UNREADABLE, reason, attempted=False))
-
-    async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
-        """Writes the attempts into their log."""
-        attempts = [(s.claim, _verdict(s)) for s in settled if _verdict(s).attempted]
-        if not attempts:
-            return
-        await connection.execute(
-            f"""
-            INSERT INTO {self.schema}.attempts AS known
-                (task_id, attempt, planned_at, started_at, ended_at, duration_seconds, owner, error, waits)
-            SELECT task_id, attempt, planned_at, started_at, clock_timestamp(), duration_seconds, owner, error, waits
-            FROM unnest(%s::uuid[], %s::integer[], %s::timestamptz[], %s::timestamptz[], %s::float8[], %s::uuid[],
-                %s::text[], %s::integer[])
-                AS a(task_id, attempt, planned_at, started_at, duration_seconds, owner, error, waits)
-            {_ONE_LINE_OF_WAITING if any(verdict.waits for _, verdict in attempts) else ""}
-            """,
-            (
-                [claim.id for claim, _ in attempts],
-                [claim.attempts for claim, _ in attempts],
-                [claim.run_at for claim, _ in attempts],
-                [verdict.started_at for _, verdict in attempts],
-                [verdict.duration for _, verdict in attempts],
-                [claim.owner for claim, _ in attempts],
-                [verdict.error for _, verdict in attempts],
-                [verdict.waits for _, verdict in attempts],
-            ),
-        )
 
     async def returned(self, connection: AsyncConnection[Any], ids: Sequence[UUID]) -> None:
         """Notes attempts that nobody lived to finish."""

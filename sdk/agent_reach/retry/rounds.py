@@ -15,10 +15,10 @@ from agent_reach.durable.clock import DatabaseClock
 from agent_reach.durable.outage import Outage, transaction
 
 from .model import Report, State
-from .runner import Runner
 from .settings import RetrySettings
 from .store import Statements, fetch_async
 from .telemetry import Telemetry
+from .telling import Teller
 
 Turn = Callable[[], Coroutine[Any, Any, None]]
 
@@ -37,7 +37,7 @@ class Rounds:
     Args:
         engine: which works meanwhile.
         pool: its connections.
-        runner: tells callbacks.
+        teller: calls the callbacks.
         codes: of the tasks that can be done here.
         statements: the SQL.
         settings: what is done, and how often.
@@ -49,7 +49,7 @@ class Rounds:
         self,
         engine: Engine,
         pool: AsyncConnectionPool[Any],
-        runner: Runner,
+        teller: Teller,
         codes: Sequence[str],
         statements: Statements,
         settings: RetrySettings,
@@ -58,7 +58,7 @@ class Rounds:
     ) -> None:
         self._engine = engine
         self._pool = pool
-        self._runner = runner
+        self._teller = teller
         self._codes = codes
         self._statements = statements
         self._settings = settings
@@ -95,7 +95,7 @@ class Rounds:
             rows = await fetch_async(connection, self._statements.expire(self._codes, grace, _EXPIRE_ROWS))
         for task_id, code, attempts in rows:
             if code in self._codes:
-                await self._runner.tell(Report(task_id, code, State.EXPIRED, attempts), attempted=False)
+                self._teller.tell(Report(task_id, code, State.EXPIRED, attempts), attempted=False)
 
     async def _revive(self) -> None:
         # Whoever works on a task stops it by itself in time; this is for those that cannot any more.

@@ -70,8 +70,22 @@ CREATE UNIQUE INDEX attempts_one_line_of_waiting ON {schema}.attempts (task_id, 
 """
 
 
+def _third(schema: str) -> str:
+    # A foreign key would look up, and lock, the task for every line that is written, by somebody who holds it already.
+    return f"""\
+ALTER TABLE {schema}.attempts DROP CONSTRAINT attempts_task_id_fkey, DROP CONSTRAINT attempts_pkey,
+    ADD PRIMARY KEY (task_id, id);
+DROP INDEX {schema}.attempts_of_task;
+CREATE FUNCTION {schema}.forget_attempts() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$ BEGIN DELETE FROM {schema}.attempts AS a USING gone WHERE a.task_id = gone.id; RETURN NULL; END $$;
+CREATE TRIGGER forget_attempts AFTER DELETE ON {schema}.tasks REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.forget_attempts();
+"""
+
+
 # Each brings the tables from the version before it to its own; only ever appended to.
-MIGRATIONS: Sequence[Callable[[str], str]] = (_first, _second)
+MIGRATIONS: Sequence[Callable[[str], str]] = (_first, _second, _third)
 
 
 def install(dsn: str, schema: str = DEFAULT_SCHEMA, *, grant_to: str | None = None) -> list[int]:

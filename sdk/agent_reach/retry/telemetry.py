@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from .model import State
@@ -108,12 +109,19 @@ class Telemetry:
         """Whether the application collects traces. Asked once for a batch, since the answer takes a while."""
         return trace is not None and not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
-    def span(self, code: str, task_id: object, attempt: int, origin: str | None) -> AbstractContextManager[object]:
+    @contextmanager
+    def span(self, code: str, task_id: object, attempt: int, origin: str | None) -> Iterator[None]:
         """A trace span around one attempt, linked to the span in which the task was registered."""
         attributes: dict[str, Any] = {"reach.retry.task_id": str(task_id), _CODE: code, "reach.retry.attempt": attempt}
-        return trace.get_tracer(_NAME).start_as_current_span(
+        with trace.get_tracer(_NAME).start_as_current_span(
             f"retry {code}", kind=trace.SpanKind.CONSUMER, attributes=attributes, links=_links(origin)
-        )
+        ) as span:
+            try:
+                yield
+            except asyncio.CancelledError:
+                # Which OpenTelemetry takes for no failure.
+                span.set_status(trace.Status(trace.StatusCode.ERROR, "stopped"))
+                raise
 
     def _observe(self) -> list[Any]:
         return [

@@ -27,6 +27,7 @@ from .schema import MIGRATIONS
 from .settings import RetrySettings
 from .store import Statements, fetch_async
 from .telemetry import Telemetry
+from .telling import Teller
 
 # How often somebody who waits for a task looks whether it is still to run here.
 _LOOK_SECONDS = 1.0
@@ -47,7 +48,7 @@ class Worker:
     engine: Engine
     pool: AsyncConnectionPool[Any]
     rounds: Rounds
-    _runner: Runner
+    _teller: Teller
     _codes: Sequence[str]
     _statements: Statements
 
@@ -70,7 +71,7 @@ class Worker:
             if not rows:
                 raise _not_taken(task_id, found[0][3] if found else None)
             claim_no, attempts, run_at, priority, suspect, *own = rows[0]
-            coming = self._runner.expect(task_id, claim_no)
+            coming = self._teller.expect(task_id, claim_no)
             row = dict(zip(CLAIMED_COLUMNS, own, strict=True))
             place.adopt([Claim(task_id, place.owner, claim_no, attempts, run_at, priority, suspect, row)])
         try:
@@ -78,7 +79,7 @@ class Worker:
         except ClaimLostError as lost:
             raise _taken_away(task_id) from lost
         finally:
-            self._runner.forget(task_id, claim_no)
+            self._teller.forget(task_id, claim_no)
 
     async def _report(self, task_id: UUID, claim_no: int, coming: asyncio.Future[Report]) -> Report:
         """Waits for the report; looks from time to time whether somebody else took the task from our memory."""
@@ -151,8 +152,8 @@ async def working(
             name=name,
         )
         runner.engine = engine
-        rounds = Rounds(engine, pool, runner, registry.codes, statements, settings, telemetry)
-        worker = Worker(engine, pool, rounds, runner, registry.codes, statements)
+        rounds = Rounds(engine, pool, runner.teller, registry.codes, statements, settings, telemetry)
+        worker = Worker(engine, pool, rounds, runner.teller, registry.codes, statements)
 
         def handler_added() -> None:
             # Tasks of its code may lie below what earlier scans have seen.
@@ -170,7 +171,7 @@ async def working(
                     await cancel_and_wait(beside)
         finally:
             registry.added.remove(handler_added)
-            runner.close()
+            await runner.close()
 
 
 async def _check_tables(pool: AsyncConnectionPool[Any], statements: Statements) -> None:

@@ -121,7 +121,7 @@ def test_failures_are_told_in_the_users_words(database: str) -> None:
 
 def test_the_tables_are_installed_or_printed(database: str) -> None:
     printed = reach("install", "--print", dsn=None).stdout
-    assert reach("install", dsn=database).stdout == "installed version 1, 2\n"
+    assert reach("install", dsn=database).stdout == "installed version 1, 2, 3\n"
     assert reach("install", dsn=database).stdout == "nothing to do\n"
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP SCHEMA reach_retry CASCADE")

@@ -272,7 +272,7 @@ async def test_the_clean_up_waits_for_three_at_night_and_deletes_by_the_hundred(
         rounds = Rounds(
             worker.engine,
             worker.pool,
-            worker._runner,
+            worker._teller,
             [],
             retry._statements,
             RetrySettings(cleanup=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from agent_reach.retry import Retries, RetrySettings, Wait
 
@@ -104,3 +106,21 @@ assert not any(name.startswith("opentelemetry.") for name in sys.modules)
         [sys.executable, "-W", "error", "-c", script, retry._dsn], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+
+
+async def test_the_span_of_an_attempt_that_was_stopped_says_so(
+    retry: Retries, field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: tracers)
+    retry = Retries(field.dsn, settings=RetrySettings(**FAST))
+
+    @retry.listener("endless", max_attempts=1, max_execution_seconds=0.1)
+    async def endless(value: int) -> None:
+        await asyncio.Event().wait()
+
+    async with retry.running():
+        await field.until_ended(retry.register(None, "endless", 1).task_id)
+    (span,) = spans.get_finished_spans()
+    assert span.status.status_code is StatusCode.ERROR

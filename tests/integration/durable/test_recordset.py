@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from uuid6 import uuid7
 
-from services.chassis.recordset import Recordset
+from agent_reach.durable import Recordset
 
 ROWS = Recordset(
     {
