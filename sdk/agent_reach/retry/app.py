@@ -58,6 +58,9 @@ class Retries:
         direct_dsn: PostgreSQL itself, where ``dsn`` is a pooler: for LISTEN, the heartbeat and migrations.
         schema_name: where the library's tables live.
         settings: from the environment if not given.
+
+    Raises:
+        ValueError: a connection string cannot be read, or the schema's name is not a plain lower-case one.
     """
 
     def __init__(
@@ -71,20 +74,21 @@ class Retries:
         self.settings = settings or RetrySettings()
         self.tasks = Operations(dsn, schema_name)
         self._dsn = dsn
-        self._direct_dsn = direct_dsn or dsn
+        self._direct_dsn = connections.check_dsn(direct_dsn or dsn)
         self._schema = schema_name
         self._statements = Statements(schema_name)
         self._registry = Registry()
         self._strategies = Strategies()
         self._objects = Objects()
         self._callbacks = Callbacks([], [])
-        self._telemetry = Telemetry()
+        self._telemetry = Telemetry(schema_name)
         self._bound: ContextVar[Any] = ContextVar(f"reach-retry-{id(self)}", default=None)
         self._registrar = Registrar(
             dsn, self._statements, self._registry, self._strategies, self.settings, self._telemetry
         )
         self._replays = Replays(self._registrar, self._objects, self._bound)
         self._worker: Worker | None = None
+        self._runs = False
         self._log = structlog.wrap_logger(
             None,
             wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(self.settings.log_level)),
@@ -206,15 +210,25 @@ class Retries:
         """Makes a strategy of the application's known, in every process that registers or does tasks with it."""
         self._strategies.add(strategy)
 
-    def after_attempt(self, callback: Callback, code: str | None = None) -> Callback:
-        """Has a function, sync or async, called after every attempt (of one code); a decorator too."""
-        self._callbacks.after_attempt.append((code, callback))
-        return callback
+    @overload
+    def after_attempt(self, callback: Callback, code: str | None = ...) -> Callback: ...
 
-    def at_end(self, callback: Callback, code: str | None = None) -> Callback:
+    @overload
+    def after_attempt(self, *, code: str | None = ...) -> Callable[[Callback], Callback]: ...
+
+    def after_attempt(self, callback: Callback | None = None, code: str | None = None) -> Any:
+        """Has a function, sync or async, called after every attempt (of one code); a decorator too."""
+        return _noted(self._callbacks.after_attempt, callback, code)
+
+    @overload
+    def at_end(self, callback: Callback, code: str | None = ...) -> Callback: ...
+
+    @overload
+    def at_end(self, *, code: str | None = ...) -> Callable[[Callback], Callback]: ...
+
+    def at_end(self, callback: Callback | None = None, code: str | None = None) -> Any:
         """Has a function, sync or async, called once when a task (of one code) has ended here; a decorator too."""
-        self._callbacks.at_end.append((code, callback))
-        return callback
+        return _noted(self._callbacks.at_end, callback, code)
 
     # -- registering ------------------------------------------------------------------------------------------------
 
@@ -270,15 +284,16 @@ class Retries:
 
         Raises:
             HandlerError: it runs here already.
+            StrategyError: that of the settings is unknown.
         """
-        if self._worker is not None:
+        if self._runs:
             raise HandlerError("this object runs already")
-        async with self._working(name, claims=True) as worker:
-            self._worker = worker
-            try:
-                yield worker
-            finally:
-                self._worker = None
+        self._runs = True
+        try:
+            async with self._working(name, claims=True) as self._worker:
+                yield self._worker
+        finally:
+            self._runs, self._worker = False, None
 
     def run_forever(self, name: str | None = None) -> None:
         """Does tasks until SIGTERM or SIGINT comes, then stops in good order. For the main thread."""
@@ -315,8 +330,9 @@ class Retries:
         return asyncio.run(alone())
 
     def _working(self, name: str | None, *, claims: bool) -> Any:
+        self._strategies.find(self.settings.strategy)
         runner = Runner(
-            RetryQueue(self._schema, self._registry.codes),
+            RetryQueue(self._schema, self._registry.codes if claims else [], self._strategies.names),
             self._registry,
             self._strategies,
             self._callbacks,
@@ -344,3 +360,10 @@ class Retries:
             loop.add_signal_handler(number, stopping.set)
         async with self.running(name):
             await stopping.wait()
+
+
+def _noted(callbacks: list[tuple[str | None, Callback]], callback: Callback | None, code: str | None) -> Any:
+    if callback is None:
+        return lambda given: _noted(callbacks, given, code)
+    callbacks.append((code, callback))
+    return callback

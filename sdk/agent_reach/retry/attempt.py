@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from psycopg_pool import AsyncConnectionPool
+
 from agent_reach.durable import Batch, Claim, ClaimLostError, TableQueue
 
+from .calls import NO_SPAN, Span, answer_of, awaited, frames, in_thread
 from .context import Context, SyncContext
-from .errors import AttemptInterruptedError
+from .errors import AttemptInterruptedError, HandlerError
 from .handlers import Call, Handler
-from .model import Report, State
+from .model import GiveUp, Report, Retry, State, Wait
 from .outcome import Outcome, judge
 from .queue import Verdict
 from .telling import Teller
 
 # A handler that was told to stop has so long to end before it is left to itself.
 STOP_SECONDS = 5.0
-
-Span = AbstractContextManager[object]
-_NO_SPAN: Span = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,7 @@ class Office(Protocol):
     """What attempts need of the runner."""
 
     dsn: str
+    connections: AsyncConnectionPool[Any]
     teller: Teller
     log: Any
 
@@ -58,9 +57,6 @@ class Office(Protocol):
 
     def gap(self, claim: Claim) -> float:
         """Returns the seconds between the planned moments of this attempt and the next."""
-
-    def in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Calls a function in a thread."""
 
 
 class Attempt:
@@ -113,18 +109,19 @@ class Attempt:
         self._context: Context | SyncContext
         self.working: asyncio.Future[Any]
 
-    def begin(self, span: Span = _NO_SPAN) -> None:
+    def begin(self, span: Span = NO_SPAN) -> None:
         """Calls the handler."""
         loop, call = asyncio.get_running_loop(), self._work.call
         if self._work.handler.asynchronous:
-            self._context = context = Context(self._batch, self.claim, self._success)
-            self.working = loop.create_task(_awaited(call, context, span))
+            self._context = Context(
+                self._batch, self.claim, self._success, self._office.queue, self._office.connections
+            )
+            self.working = loop.create_task(awaited(call, self._context, span=span))
         else:
-            self._context = blocking = SyncContext(
+            self._context = SyncContext(
                 self._batch, self.claim, self._success, self._office.queue, self._office.dsn, loop
             )
-            copied = contextvars.copy_context()
-            self.working = self._office.in_thread(lambda: copied.run(_called, call, blocking, span))
+            self.working = in_thread(call, self._context, span=span)
         self.working.add_done_callback(self._returned)
         self._batch.on_lost(self.claim, self._lost)
 
@@ -138,7 +135,6 @@ class Attempt:
             return
         self._stopped_by = reason
         self._context.stop()
-        # First, since a thread cannot be cancelled, and its future has ended at once.
         self._patience = asyncio.get_running_loop().call_later(STOP_SECONDS, self._conclude, None, reason)
         self.working.cancel()
 
@@ -159,7 +155,10 @@ class Attempt:
         elif error is not None:
             self._conclude(None, error)
         else:
-            self._conclude(working.result(), None)
+            try:
+                self._conclude(answer_of(working.result()), None)
+            except HandlerError as nothing_done:
+                self._conclude(None, nothing_done)
 
     def _conclude(self, result: Any, error: BaseException | None) -> None:
         """Says what becomes of the task; nothing where that was said already."""
@@ -170,22 +169,17 @@ class Attempt:
             self._patience.cancel()
         try:
             self._settle(result, error)
-        except Exception as defect:
-            self._office.log.exception("retry.attempt_broke", task=str(self.claim.id), code=self.claim.row["code"])
+        except Exception as defect:  # noqa: BLE001 - it is logged and told, and the engine puts this task off
+            self._log("retry.attempt_broke", defect)
             self._give_up(defect)
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
         claim, code = self.claim, self.claim.row["code"]
         duration = time.monotonic() - self._began
         if self._context.completed:
-            if isinstance(error, Exception):
-                self._office.log.error("retry.failed_after_completion", task=str(claim.id), exc_info=error)
-            self._tell(
-                Report(claim.id, code, State.SUCCEEDED, claim.attempts, duration_seconds=duration, result=result)
-            )
-        elif isinstance(error, ClaimLostError):
-            self._office.log.warning("retry.claim_lost", task=str(claim.id), code=code)
-            self._give_up(error)
+            self._tell_completed(result, error, duration)
+        elif isinstance(error, ClaimLostError) and self._batch.lost(claim):
+            self._lose(error)
         elif isinstance(error, asyncio.CancelledError):
             # The engine stops. What is left open is handed back.
             self._over()
@@ -207,11 +201,40 @@ class Attempt:
             stored = self._batch.settle(claim, outcome.action, verdict)
             stored.add_done_callback(lambda passed: self._stored(passed, outcome, report))
 
+    def _tell_completed(self, result: Any, error: BaseException | None, duration: float) -> None:
+        """Tells of a task that its handler completed in a transaction: whatever came after that changes nothing."""
+        answered = isinstance(result, Retry | Wait | GiveUp)
+        if answered or isinstance(error, Exception):
+            self._log("retry.failed_after_completion", error)
+        kept = None if answered else result
+        self._tell(
+            Report(
+                self.claim.id,
+                self.claim.row["code"],
+                State.SUCCEEDED,
+                self.claim.attempts,
+                duration_seconds=duration,
+                result=kept,
+            )
+        )
+
+    def _log(self, event: str, error: BaseException | None = None) -> None:
+        say = self._office.log.warning if error is None else self._office.log.error
+        told = {} if error is None else {"error": frames(error)}
+        say(event, task=str(self.claim.id), code=self.claim.row["code"], **told)
+
     def _stored(self, passed: asyncio.Future[bool], outcome: Outcome, report: Report) -> None:
-        if passed.cancelled() or not passed.result():
-            self._give_up(lost(self.claim))
-        else:
+        if not passed.cancelled() and passed.result():
             self._tell(report, waited=outcome.waits > 0)
+        elif self._context.completed:
+            # Its thread, which was told to stop, was about to commit.
+            self._tell_completed(None, None, report.duration_seconds)
+        else:
+            self._lose(lost(self.claim))
+
+    def _lose(self, why: ClaimLostError) -> None:
+        self._log("retry.claim_lost")
+        self._give_up(why)
 
     def _give_up(self, why: Exception) -> None:
         self._office.teller.no_report(self.claim, why)
@@ -228,22 +251,3 @@ class Attempt:
 def lost(claim: Claim) -> ClaimLostError:
     """Returns what there is to say of a claim that somebody else has the say over."""
     return ClaimLostError(f"task {claim.id} is not ours any more")
-
-
-async def _awaited(call: Call, context: Context | SyncContext, span: Span) -> Any:
-    try:
-        with span:
-            return await call(context)
-    except SystemExit as error:
-        raise AttemptInterruptedError("the handler called sys.exit()") from error
-
-
-def _called(call: Call, context: Context | SyncContext, span: Span) -> Any:
-    try:
-        with span:
-            return call(context)
-    except SystemExit as error:
-        raise AttemptInterruptedError("the handler called sys.exit()") from error
-    except StopIteration as error:
-        # A future cannot carry it: whoever waits for the thread would wait for ever.
-        raise RuntimeError("the handler raised StopIteration") from error

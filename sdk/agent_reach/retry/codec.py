@@ -8,12 +8,14 @@ import math
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from .errors import HandlerError, ParameterError
+from .roundtrip import RoundTrip, words
 
 MAX_PAYLOAD_BYTES = 1024 * 1024
 _MAX_STEPS_SHOWN = 20
@@ -36,13 +38,17 @@ class Codec:
             self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
             self._adapter.json_schema(mode="serialization")
             self._adapter.json_schema(mode="validation")
+            known = words(self._adapter.core_schema)
         except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError, NameError) as error:
             raise HandlerError(
                 f"{where}: {_name(kind)} cannot be stored as JSON; use a dataclass, a pydantic model or JSON values"
             ) from error
+        if "generator" in known:
+            raise HandlerError(f"{where}: what can be gone through once only cannot be stored; say list instead")
+        self._round_trip = RoundTrip(known)
 
     def encode(self, value: Any) -> Any:
-        """Returns a value as JSON value, having seen that it can be read back.
+        """Returns a value as JSON value, having seen that it is read back as it is.
 
         Raises:
             ParameterError: it is not of the type, or cannot be stored.
@@ -51,11 +57,13 @@ class Codec:
             checked = self._adapter.validate_python(value)
             # As JSON pydantic makes null of them.
             _refuse_numbers_without_value(self._adapter.dump_python(checked, warnings=False))
-            encoded = self._adapter.dump_python(checked, mode="json", warnings="error")
-            self._adapter.validate_json(_text(encoded))
+            encoded = self._adapter.dump_python(checked, mode="json", by_alias=True, round_trip=True, warnings="error")
+            found = self._round_trip.difference(checked, self._read(_text(encoded)))
         except (ValidationError, ValueError, RecursionError) as error:
             # pydantic's messages repeat the values, which may be private: only places and reasons are told.
             raise ParameterError(f"{self._where}: {_reasons(error)}") from error
+        if found is not None:
+            raise ParameterError(f"{self._where}: {_place(found[0])}: {found[1]}")
         return encoded
 
     def decode(self, payload: Any) -> Any:
@@ -65,9 +73,13 @@ class Codec:
             ParameterError: it is not of the type (any more).
         """
         try:
-            return self._adapter.validate_json(json.dumps(payload))
+            return self._read(json.dumps(payload))
         except ValidationError as error:
             raise ParameterError(f"{self._where}: {_reasons(error)}") from error
+
+    def _read(self, text: str) -> Any:
+        # By names too: an alias may be for reading only.
+        return self._adapter.validate_json(text, by_alias=True, by_name=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +167,16 @@ def any_json(value: Any) -> Any:
     Raises:
         ParameterError: it cannot be stored.
     """
+    kind: Any = type(value)
     try:
-        return Codec(type(value) if value is not None else Any, "parameter").encode(value)
+        return _codec_of(kind).encode(value)
     except HandlerError as error:
         raise ParameterError(str(error)) from error
+
+
+@lru_cache(maxsize=256)
+def _codec_of(kind: Any) -> Codec:
+    return Codec(kind, "parameter")
 
 
 def dumps(payload: Any) -> str:

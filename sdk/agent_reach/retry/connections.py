@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from .errors import BindingError
@@ -41,6 +42,9 @@ def sync_driver(connection: SyncConnection) -> psycopg.Connection[Any]:
     if isinstance(found, _alchemy("sqlalchemy.orm", ("Session", "scoped_session"))):
         found = found.connection()
     if isinstance(found, _alchemy("sqlalchemy", ("Connection",))):
+        # Starts SQLAlchemy's transaction, as its own first statement would, so that its commit reaches the driver.
+        if not found.in_transaction():
+            found.begin()
         found = found.connection.driver_connection
     if isinstance(found, psycopg.Connection):
         return found
@@ -59,30 +63,37 @@ async def async_driver(connection: AsyncConnection) -> psycopg.AsyncConnection[A
     if isinstance(found, _alchemy("sqlalchemy.ext.asyncio", ("AsyncSession", "async_scoped_session"))):
         found = await found.connection()
     if isinstance(found, _alchemy("sqlalchemy.ext.asyncio", ("AsyncConnection",))):
-        # Starts SQLAlchemy's transaction, as its own first statement would, so that its commit reaches the driver.
         if not found.in_transaction():
-            await found.begin()
+            await found.begin()  # as above
         found = (await found.get_raw_connection()).driver_connection
     if isinstance(found, psycopg.AsyncConnection):
         return found
     raise BindingError(f"{type(connection).__qualname__} is not {_TAKEN}, asynchronous")
 
 
+def two_phase(driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Says whether the transaction is committed in two phases: PostgreSQL prepares none that has notified."""
+    return driver._tpc is not None  # noqa: SLF001 - psycopg tells nobody otherwise
+
+
 @contextmanager
-def savepoint(connection: SyncConnection) -> Iterator[None]:
-    """A savepoint in the caller's transaction: what the block wrote is undone if it raises.
+def savepoint(connection: SyncConnection | None) -> Iterator[None]:
+    """A savepoint in the caller's transaction: what the block wrote is undone if it raises. None undoes nothing.
 
     Raises:
         BindingError: the connection is not in a transaction, and would start none.
     """
+    if connection is None:
+        yield
+        return
+    driver = sync_driver(connection)
+    starts = _starts_transaction(driver)
     if isinstance(connection, psycopg.Connection):
-        if connection.info.transaction_status == TransactionStatus.IDLE:
-            _refuse_autocommit(connection)
-            connection.execute("SELECT")  # opens the transaction; the block must not be its end
-        with connection.transaction():
+        if starts:
+            driver.execute("SELECT")  # opens the transaction; the block must not be its end
+        with driver.transaction():
             yield
     else:
-        sync_driver(connection)
         with connection.begin_nested():
             # A session sets its savepoint when it first uses the connection: that must be now, whoever writes first.
             sync_driver(connection)
@@ -95,14 +106,15 @@ async def savepoint_async(connection: Any) -> AsyncIterator[None]:
     if not is_async(connection):
         with savepoint(connection):
             yield
-    elif isinstance(connection, psycopg.AsyncConnection):
-        if connection.info.transaction_status == TransactionStatus.IDLE:
-            _refuse_autocommit(connection)
-            await connection.execute("SELECT")
-        async with connection.transaction():
+        return
+    driver = await async_driver(connection)
+    starts = _starts_transaction(driver)
+    if isinstance(connection, psycopg.AsyncConnection):
+        if starts:
+            await driver.execute("SELECT")
+        async with driver.transaction():
             yield
     else:
-        await async_driver(connection)
         async with connection.begin_nested():
             await async_driver(connection)
             yield
@@ -125,6 +137,22 @@ def check(connection: object) -> None:
         raise BindingError(f"{type(connection).__qualname__} is not {_TAKEN}")
 
 
+def check_dsn(dsn: str) -> str:
+    """Returns a connection string that can be read.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # What it says repeats the string, which may hold a password.
+        raise ValueError(
+            "the connection string cannot be read: write it like postgresql://user@host/database"
+        ) from None
+    return dsn
+
+
 _ASYNC = ("AsyncSession", "async_scoped_session", "AsyncConnection")
 
 
@@ -134,6 +162,10 @@ def _alchemy(module: str, names: tuple[str, ...]) -> tuple[Any, ...]:
     return tuple(getattr(loaded, name) for name in names) if loaded is not None else ()
 
 
-def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    if connection.autocommit:
+def _starts_transaction(driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Says whether the next statement starts a transaction; False where it is in one."""
+    if driver.info.transaction_status != TransactionStatus.IDLE:
+        return False
+    if driver.autocommit:
         raise BindingError("the connection is in autocommit and in no transaction: open one before binding it")
+    return True

@@ -9,9 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Settlement, TableQueue
 
+from .errors import NoConnectionError, TaskStateError
 from .queue import Verdict
 
 _THREAD_SECONDS = 30.0
@@ -27,7 +29,7 @@ class _Attempt:
         max_attempts: how many there are at most.
     """
 
-    def __init__(self, batch: Batch, claim: Claim, success: Callable[[], Verdict]) -> None:
+    def __init__(self, batch: Batch, claim: Claim, success: Callable[[], Verdict], queue: TableQueue) -> None:
         self.task_id: UUID = claim.id
         self.code: str = claim.row["code"]
         self.attempt = claim.attempts
@@ -36,6 +38,7 @@ class _Attempt:
         self._batch = batch
         self._claim = claim
         self._success = success
+        self._queue = queue
         self._stop = False
 
     @property
@@ -47,9 +50,32 @@ class _Attempt:
         """Tells the handler to stop (for the library)."""
         self._stop = True
 
+    def _check_open(self) -> None:
+        if self.completed:
+            raise TaskStateError(f"task {self.task_id} is completed: ctx.transaction() can be used once")
+        if self.stopped:
+            raise ClaimLostError(f"task {self.task_id} is not ours any more")
+
+    async def _complete(self, connection: Any) -> None:
+        settlement = Settlement(self._claim, Done(), self._success())
+        if self._stop or not await self._queue.settle(connection, [settlement]):
+            raise ClaimLostError(f"task {self.task_id} is not ours any more")
+        await self._queue.apply(connection, [settlement])
+
 
 class Context(_Attempt):
     """The context of an asynchronous handler."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        claim: Claim,
+        success: Callable[[], Verdict],
+        queue: TableQueue,
+        connections: AsyncConnectionPool[Any],
+    ) -> None:
+        super().__init__(batch, claim, success, queue)
+        self._connections = connections
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -57,10 +83,29 @@ class Context(_Attempt):
 
         Raises:
             ClaimLostError: the task is no longer ours; everything was rolled back.
+            TaskStateError: it was completed before, by such a block.
+            NoConnectionError: there is no connection to be had. An attempt that ends in this is not counted.
         """
-        async with self._batch.transaction(self._claim, Done(), self._success()) as connection:
+        self._check_open()
+        try:
+            async with self._connected() as connection, connection.transaction():
+                yield connection
+                self._batch.hold(self._claim)
+                await self._complete(connection)
+            self.completed = True
+        finally:
+            self._batch.let_go(self._claim, settled=self.completed)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        try:
+            connection = await self._connections.getconn()
+        except PoolTimeout as error:
+            raise NoConnectionError(str(error)) from error
+        try:
             yield connection
-        self.completed = True
+        finally:
+            await self._connections.putconn(connection)
 
 
 class SyncContext(_Attempt):
@@ -75,8 +120,7 @@ class SyncContext(_Attempt):
         dsn: str,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(batch, claim, success)
-        self._queue = queue
+        super().__init__(batch, claim, success, queue)
         self._dsn = dsn
         self._loop = loop
 
@@ -86,23 +130,24 @@ class SyncContext(_Attempt):
 
         Raises:
             ClaimLostError: the task is no longer ours; everything was rolled back.
+            TaskStateError: it was completed before, by such a block.
+            NoConnectionError: there is no connection to be had. An attempt that ends in this is not counted.
         """
-        self._on_loop(lambda: self._batch.hold(self._claim))
+        self._check_open()
         try:
-            with psycopg.connect(self._dsn, prepare_threshold=None) as connection:
+            with self._connected() as connection:
                 yield connection
-                self._complete(_Awaited(connection))
-        except BaseException:
-            self._on_loop(lambda: self._batch.let_go(self._claim, settled=False))
-            raise
-        self.completed = True
-        self._on_loop(lambda: self._batch.let_go(self._claim, settled=True))
+                self._on_loop(lambda: self._batch.hold(self._claim))
+                _drive(self._complete(_Awaited(connection)))
+            self.completed = True
+        finally:
+            self._on_loop(lambda: self._batch.let_go(self._claim, settled=self.completed))
 
-    def _complete(self, connection: Any) -> None:
-        settlement = Settlement(self._claim, Done(), self._success())
-        if self._stop or not _drive(self._queue.settle(connection, [settlement])):
-            raise ClaimLostError(f"task {self.task_id} is not ours any more")
-        _drive(self._queue.apply(connection, [settlement]))
+    def _connected(self) -> psycopg.Connection[Any]:
+        try:
+            return psycopg.connect(self._dsn, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            raise NoConnectionError("PostgreSQL cannot be reached, or has no connection to spare") from error
 
     def _on_loop(self, act: Callable[[], None]) -> None:
         async def call() -> None:

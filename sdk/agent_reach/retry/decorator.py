@@ -22,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-Errors = tuple[type[Exception], ...]
+Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 class Scheduling(Protocol):
@@ -52,15 +52,26 @@ class ErrorRules:
         include: trying again may help.
         exclude: of those, it does not.
         uncounted: what the function needs is away: trying again may help, and no attempt is spent.
+
+    Raises:
+        HandlerError: one of them is no exception class.
     """
 
     include: Errors
     exclude: Errors
     uncounted: Errors
 
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            given: Any = getattr(self, name)
+            kinds = given if isinstance(given, tuple) else (given,)
+            if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+                raise HandlerError(f"{name} must be an exception class, or a tuple of such: {given!r}")
+            object.__setattr__(self, name, kinds)
+
     def retryable(self, error: BaseException) -> bool:
         """Says whether trying again may help."""
-        return isinstance(error, (*self.include, *self.uncounted)) and not isinstance(error, self.exclude)
+        return isinstance(error, (self.include, self.uncounted)) and not isinstance(error, self.exclude)
 
     def counted(self, error: BaseException) -> bool:
         """Says whether an attempt was spent."""
@@ -140,7 +151,7 @@ class Replays:
             return lambda _: function(*first, *bound.args, **bound.kwargs)
 
         return Handler(
-            code or f"{function.__module__}.{function.__qualname__}",
+            f"{function.__module__}.{function.__qualname__}" if code is None else code,
             inspect.iscoroutinefunction(function),
             prepare,
             _as_it_is,
@@ -162,9 +173,10 @@ class Replays:
 
         def parts(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Draft]:
             # Before the call, which may change what its arguments hold.
-            name = self._objects.name(args[0]) if method else None
+            target, args, kwargs = _without_target(function, args, kwargs) if method else (None, args, kwargs)
+            name = self._objects.name(target) if method else None
             try:
-                payload = _payload(codec, name, args[method:], kwargs)
+                payload = _payload(codec, name, args, kwargs)
             except (ParameterError, TypeError) as error:
                 return functools.partial(_refuse, error)
             return lambda: self._registrar.draft(handler.code, payload, {})
@@ -174,14 +186,14 @@ class Replays:
 
             @functools.wraps(function)
             async def asynchronously(*args: P.args, **kwargs: P.kwargs) -> Any:
-                draft, connection = parts(args, kwargs), self._bound.get()
+                draft, connection, runs = parts(args, kwargs), self._bound.get(), False
                 try:
-                    if connection is None:
-                        return await awaited(*args, **kwargs)
                     async with connections.savepoint_async(connection):
+                        runs = True
                         return await awaited(*args, **kwargs)
                 except Exception as error:
-                    if not handler.retryable(error):
+                    # Without its savepoint it was not even called.
+                    if not (runs and handler.retryable(error)):
                         raise
                     task = _drafted(draft, error)
                     if connection is None or reraise:
@@ -197,16 +209,15 @@ class Replays:
 
         @functools.wraps(function)
         def waiting(*args: P.args, **kwargs: P.kwargs) -> T | Scheduled:
-            draft, connection = parts(args, kwargs), self._bound.get()
+            draft, connection, runs = parts(args, kwargs), self._bound.get(), False
             if connections.is_async(connection):
                 raise BindingError(f"{function.__qualname__} waits, and cannot run under an asynchronous connection")
             try:
-                if connection is None:
-                    return function(*args, **kwargs)
                 with connections.savepoint(connection):
-                    return function(*args, **kwargs)
+                    runs = True
+                    result = function(*args, **kwargs)
             except Exception as error:
-                if not handler.retryable(error):
+                if not (runs and handler.retryable(error)):
                     raise
                 task = _drafted(draft, error)
                 if connection is None or reraise:
@@ -215,6 +226,8 @@ class Replays:
                         raise
                     return scheduled
                 return self._registrar.insert(connection, task)
+            _refuse_to_await(function, result)
+            return result
 
         return waiting
 
@@ -238,6 +251,28 @@ def _payload(
     if name is not None:
         payload["object"] = name
     return payload
+
+
+def _without_target(
+    method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """Takes the object of a method out of the arguments of a call: the first, or that with its name."""
+    if args:
+        return args[0], args[1:], kwargs
+    first = next(iter(inspect.signature(method).parameters))
+    if first not in kwargs:
+        raise TypeError(f"{method.__qualname__}() is called without {first}")
+    return kwargs[first], args, {name: value for name, value in kwargs.items() if name != first}
+
+
+def _refuse_to_await(function: Callable[..., Any], result: object) -> None:
+    """Refuses what is still to be done: whoever awaits it is told of its failure, and nothing would be registered."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise HandlerError(
+            f"{function.__qualname__} returned something to await, whose failure would go unseen: make it `async def`"
+        )
 
 
 def _as_it_is(payload: Any) -> Any:

@@ -11,6 +11,7 @@
     ├── BindingError              this connection cannot be used that way
     ├── TaskNotFoundError         there is no such task
     ├── TaskStateError            the task's state does not allow it
+    ├── NoConnectionError         a handler's transaction found no connection; its attempt is not counted
     ├── AttemptFailedError        the handler answered `Retry` or `GiveUp` to a call that waited for its result
     └── AttemptInterruptedError   an attempt was ended by the library: it took too long, or was cancelled
 """
@@ -66,6 +67,12 @@ class TaskStateError(RetryError):
     """The task's state does not allow it."""
 
     advice = "`reach retry show ID` says what state it is in"
+
+
+class NoConnectionError(RetryError):
+    """A handler's transaction found no connection; its attempt is not counted."""
+
+    advice = "more of them, or a lower concurrency"
 
 
 class AttemptFailedError(RetryError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from .codec import Codec, resolved_annotations
 from .errors import HandlerError
-from .options import TaskOptions
+from .options import TaskOptions, check_code
 
 Call = Callable[[Any], Any]
 """Does the work with a context; returns the result, or something to await for it."""
@@ -57,7 +57,9 @@ class Registry:
 
         Raises:
             HandlerError: its code has one already.
+            RegistrationError: no task could have the code.
         """
+        check_code(handler.code)
         if handler.code in self._handlers:
             raise HandlerError(f"the code {handler.code} has a handler already")
         self._handlers[handler.code] = handler
@@ -68,10 +70,6 @@ class Registry:
     def get(self, code: str) -> Handler | None:
         """Returns the handler of a code, if this process has it."""
         return self._handlers.get(code)
-
-    def all(self) -> Mapping[str, Handler]:
-        """Returns all handlers by code."""
-        return self._handlers
 
 
 def listener(code: str, target: Any, options: TaskOptions) -> Handler:
@@ -88,6 +86,8 @@ def listener(code: str, target: Any, options: TaskOptions) -> Handler:
     """
     function = _function_of(target)
     name = getattr(target, "__qualname__", type(target).__qualname__)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerError(f"{name} is a generator: a call of it does nothing by itself")
     parameters = list(inspect.signature(function).parameters.values())
     if function is not target:
         parameters = parameters[1:]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from .strategies import MAX_GAP_SECONDS
+from .strategies import seconds
 
 
 class State(StrEnum):
@@ -33,40 +33,44 @@ class State(StrEnum):
         return self not in {State.WAITING, State.RUNNING}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Retry:
     """A handler's answer: it did not work, try again.
 
     Attributes:
-        after: so many seconds from now; by the task's strategy if not given.
+        after: so many seconds from now (a ``timedelta`` is taken too); by the task's strategy if not given.
         reason: for people; kept as the attempt's error.
     """
 
-    after: float | None = None
-    reason: str = "the handler asked for another attempt"
+    after: float | None
+    reason: str
 
-    def __post_init__(self) -> None:
-        if self.after is not None and not 0 <= self.after <= MAX_GAP_SECONDS:
-            raise ValueError(f"Retry(after=…) must be a number of seconds, 0 to {MAX_GAP_SECONDS:g}")
+    def __init__(
+        self, after: float | timedelta | None = None, reason: str = "the handler asked for another attempt"
+    ) -> None:
+        length = None if after is None else _after(self, after, zero=True)
+        object.__setattr__(self, "after", length)
+        object.__setattr__(self, "reason", reason)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Wait:
     """A handler's answer: what it needs is away (a token, Redis, a partner). It was no attempt, and none is spent.
 
     However often a task waits, its log has one line of waiting for each attempt. Its expiry goes on.
 
     Attributes:
-        after: so many seconds from now; more than 0, since nothing else bounds how often it is asked.
+        after: so many seconds from now (a ``timedelta`` is taken too); more than 0, since nothing else bounds how often
+            it is asked.
         reason: for people; kept as the task's last error.
     """
 
     after: float
-    reason: str = "the handler had to wait"
+    reason: str
 
-    def __post_init__(self) -> None:
-        if not 0 < self.after <= MAX_GAP_SECONDS:
-            raise ValueError(f"Wait(after=…) must be a number of seconds, more than 0 and up to {MAX_GAP_SECONDS:g}")
+    def __init__(self, after: float | timedelta, reason: str = "the handler had to wait") -> None:
+        object.__setattr__(self, "after", _after(self, after, zero=False))
+        object.__setattr__(self, "reason", reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +212,10 @@ class Stats:
     counts: Mapping[tuple[str, State], int] = field(default_factory=dict)
     oldest_due_seconds: float = 0.0
     instances: tuple[str, ...] = ()
+
+
+def _after(answer: Retry | Wait, length: object, *, zero: bool) -> float:
+    try:
+        return seconds(length, zero=zero)
+    except ValueError as error:
+        raise ValueError(f"{type(answer).__name__}(after=…) {error}") from None

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, overload
 from uuid import UUID
 
 import psycopg
 
+from .connections import check_dsn
 from .errors import TaskNotFoundError, TaskStateError
 from .model import Attempt, State, Stats, Task
+from .outcome import printable
 from .store import Statements, attempt_of, fetch, task_of
 
 MAX_LISTED = 1000
+# No task is older, and PostgreSQL's dates do not go back for ever.
+_MAX_AGE_SECONDS = 1000 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,13 @@ class Operations:
     Args:
         dsn: PostgreSQL, or a pooler.
         schema: where the tables are.
+
+    Raises:
+        ValueError: the connection string cannot be read, or the schema's name is not a plain lower-case one.
     """
 
     def __init__(self, dsn: str, schema: str) -> None:
-        self._dsn = dsn
+        self._dsn = check_dsn(dsn)
         self._statements = Statements(schema)
 
     def find(
@@ -66,6 +73,8 @@ class Operations:
         """
         limit = max(1, min(limit, MAX_LISTED))
         ages = (_seconds(older_than), _seconds(newer_than))
+        # Nothing that is stored holds what `printable` takes out.
+        code, error = _printable(code), _printable(error)
         rows = self._fetch(self._statements.find(code, state and state.value, ages, error, limit + 1, after))
         tasks = [task_of(row) for row in rows[:limit]]
         last = (tasks[-1].created_at, tasks[-1].id) if len(rows) > limit else None
@@ -104,7 +113,7 @@ class Operations:
         Returns:
             Those that were ended; the others had ended already, or are not there.
         """
-        return [row[0] for row in self._fetch(self._statements.cancel(list(ids), reason))]
+        return [row[0] for row in self._fetch(self._statements.cancel(list(ids), printable(reason)))]
 
     def purge(
         self,
@@ -116,7 +125,7 @@ class Operations:
     ) -> int:
         """Deletes tasks that ended longer ago than this, with their attempts, in rounds; returns how many."""
         named = None if states is None else [state.value for state in states]
-        statement = self._statements.purge(older_than.total_seconds(), rows_per_round, named, code)
+        statement = self._statements.purge(_seconds(older_than), rows_per_round, named, _printable(code))
         total = deleted = 0
         with psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None) as connection:
             while total == 0 or deleted >= rows_per_round:
@@ -143,5 +152,17 @@ class Operations:
             return fetch(connection, statement)
 
 
+@overload
+def _seconds(length: timedelta) -> float: ...
+
+
+@overload
+def _seconds(length: timedelta | None) -> float | None: ...
+
+
 def _seconds(length: timedelta | None) -> float | None:
-    return None if length is None else length.total_seconds()
+    return None if length is None else max(-_MAX_AGE_SECONDS, min(length.total_seconds(), _MAX_AGE_SECONDS))
+
+
+def _printable(text: str | None) -> str | None:
+    return None if text is None else printable(text)

@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from datetime import timedelta
+from functools import partial
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
+
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from . import strategies
 from .codec import dumps
 from .errors import RegistrationError, StrategyError
-from .settings import RetrySettings
+from .settings import MAX_ATTEMPTS, RetrySettings
 from .store import Draft
-from .strategies import Strategy
+from .strategies import Gap, Strategy, seconds
 
-_TEXTS = {"code": 200, "unique_key": 500, "description": 2000, "creator": 200}
+T = TypeVar("T")
 
 
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("text with a NUL character cannot be stored")
+    return text
+
+
+_Delay = Annotated[float | timedelta, PlainValidator(partial(seconds, zero=True))]
+_Limit = Annotated[float | timedelta, PlainValidator(partial(seconds, zero=False))]
+_Key = Annotated[str, Field(max_length=500), AfterValidator(_without_nul)]
+_Note = Annotated[str, Field(max_length=2000), AfterValidator(_without_nul)]
+_Name = Annotated[str, Field(max_length=200), AfterValidator(_without_nul)]
+_Code = Annotated[str, Field(min_length=1, max_length=200, strict=True), AfterValidator(_without_nul)]
+_Strategy = Annotated[Strategy | Gap | str, PlainValidator(lambda given: given)]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
 class TaskOptions(TypedDict, total=False):
     """The options; what is not given at the registration is the handler's, then the settings'.
+
+    Lengths of time are seconds, or a ``timedelta``.
 
     Attributes:
         max_attempts: how often the task is started at most, 1 or more.
         first_delay_seconds: from the registration to the first planned attempt.
         interval_seconds: what the strategy works with.
-        strategy: how the gaps grow: a strategy, or its name.
+        strategy: how the gaps grow: a strategy, its name, or a function ``(attempt, interval)`` of its own.
         jitter_ratio: 0.3 spreads every gap evenly over 70 % to 130 % of itself.
         priority: 0 to 9, 9 is the most urgent; 5 if nobody says.
         expires_after_seconds: so long after the registration it is not started any more.
@@ -34,24 +55,33 @@ class TaskOptions(TypedDict, total=False):
         creator: for people: who registered it.
     """
 
-    max_attempts: int
-    first_delay_seconds: float
-    interval_seconds: float | None
-    strategy: Strategy | str
-    jitter_ratio: float
-    priority: int
-    expires_after_seconds: float | None
-    max_execution_seconds: float | None
-    unique_key: str | None
-    description: str | None
-    creator: str | None
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)]
+    first_delay_seconds: _Delay
+    interval_seconds: _Delay | None
+    strategy: _Strategy
+    jitter_ratio: Annotated[float, Field(ge=0, lt=1)]
+    priority: Annotated[int, Field(ge=0, le=9)]
+    expires_after_seconds: _Limit | None
+    max_execution_seconds: _Limit | None
+    unique_key: _Key | None
+    description: _Note | None
+    creator: _Name | None
+
+
+_OPTIONS: TypeAdapter[Any] = TypeAdapter(TaskOptions)
+_CODE: TypeAdapter[str] = TypeAdapter(_Code)
 
 
 class Strategies:
-    """The strategies of an application: the built-in ones, and its own."""
+    """The strategies of an application: the built-in ones, and its own.
+
+    Attributes:
+        names: as they stand in tasks; the same list for ever, since the queue reads it at every claim.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Strategy] = dict(strategies.BUILT_IN)
+        self.names = [strategy.name for strategy in self._known.values()]
 
     def add(self, strategy: Strategy) -> None:
         """Makes a strategy known.
@@ -59,18 +89,37 @@ class Strategies:
         Raises:
             StrategyError: another one has its name.
         """
-        if self._known.setdefault(strategy.name, strategy) != strategy:
-            raise StrategyError(f"there is another strategy {strategy.name} already")
+        known = self._known.get(strategy.name.casefold())
+        if known is None:
+            self._known[strategy.name.casefold()] = strategy
+            self.names.append(strategy.name)
+        elif known != strategy:
+            raise StrategyError(
+                f"there is another strategy {strategy.name} already: make one object, or function, and use that"
+            )
 
     def find(self, name: str) -> Strategy:
-        """Returns the strategy of this name.
+        """Returns the strategy of this name, in upper or lower case.
 
         Raises:
             StrategyError: nobody has made it known.
         """
-        if name not in self._known:
+        known = self._known.get(name.casefold())
+        if known is None:
             raise StrategyError(f"unknown strategy {name!r}; known are {', '.join(sorted(self._known))}")
-        return self._known[name]
+        return known
+
+    def of(self, given: Strategy | Gap | str) -> Strategy:
+        """Returns what was given as an option; it is known from then on.
+
+        Raises:
+            StrategyError: it is none.
+        """
+        if isinstance(given, str):
+            return self.find(given)
+        strategy = given if isinstance(given, Strategy) else strategies.of_function(given)
+        self.add(strategy)
+        return strategy
 
 
 def merged(settings: RetrySettings, *layers: TaskOptions) -> TaskOptions:
@@ -85,25 +134,30 @@ def merged(settings: RetrySettings, *layers: TaskOptions) -> TaskOptions:
     return options
 
 
-def check(options: TaskOptions, known: Strategies) -> None:
-    """Refuses options that no task can have.
+def check(options: TaskOptions, known: Strategies) -> dict[str, Any]:
+    """Returns options as they are stored: lengths of time in seconds, the strategy by its name.
+
+    Args:
+        options: all of them.
+        known: the strategies.
 
     Raises:
-        RegistrationError: one of them is out of its bounds.
+        RegistrationError: one of them is unknown, not of its type, or out of its bounds.
         StrategyError: the strategy is unknown, or lacks its interval.
     """
-    strategies.check(_strategy(options, known), options.get("interval_seconds"))
-    _whole(options, "max_attempts", 1, 1_000_000)
-    _whole(options, "priority", 0, 9)
-    _seconds(options, "first_delay_seconds", zero=True)
-    _seconds(options, "interval_seconds", zero=True)
-    _seconds(options, "expires_after_seconds", zero=False)
-    _seconds(options, "max_execution_seconds", zero=False)
-    jitter = options.get("jitter_ratio", 0.0)
-    if not 0 <= jitter < 1:
-        raise RegistrationError("jitter_ratio must be 0 or more, and less than 1")
-    for name, longest in _TEXTS.items():
-        _text(name, options.get(name), longest)
+    checked: dict[str, Any] = _validated(_OPTIONS, options)
+    strategy = known.of(checked["strategy"])
+    strategies.check(strategy, checked.get("interval_seconds"))
+    return {**checked, "strategy": strategy.name}
+
+
+def check_code(code: str) -> str:
+    """Returns a code that tasks can have.
+
+    Raises:
+        RegistrationError: it is none.
+    """
+    return _validated(_CODE, code, "code")
 
 
 def draft(code: str, payload: Any, options: TaskOptions, known: Strategies, origin: str | None = None) -> Draft:
@@ -119,57 +173,25 @@ def draft(code: str, payload: Any, options: TaskOptions, known: Strategies, orig
     Raises:
         RegistrationError: it cannot.
     """
-    check(options, known)
-    if not code:
-        raise RegistrationError("a task needs a code")
-    _text("code", code, _TEXTS["code"])
     return Draft(
-        id=uuid4(),
-        code=code,
-        payload=dumps(payload),
-        priority=options.get("priority", 5),
-        first_delay_seconds=options["first_delay_seconds"],
-        max_attempts=options["max_attempts"],
-        strategy=_strategy(options, known).name,
-        interval_seconds=options.get("interval_seconds"),
-        jitter_ratio=options.get("jitter_ratio", 0.0),
-        unique_key=options.get("unique_key"),
-        expires_after_seconds=options.get("expires_after_seconds"),
-        max_execution_seconds=options.get("max_execution_seconds"),
-        description=options.get("description"),
-        creator=options.get("creator"),
-        origin=origin,
+        id=uuid4(), code=check_code(code), payload=dumps(payload), origin=origin, **_NONE | check(options, known)
     )
 
 
-def _strategy(options: TaskOptions, known: Strategies) -> Strategy:
-    strategy = options["strategy"]
-    if isinstance(strategy, Strategy):
-        known.add(strategy)
-        return strategy
-    return known.find(strategy)
+_NONE: dict[str, Any] = {**dict.fromkeys(TaskOptions.__annotations__), "priority": 5, "jitter_ratio": 0.0}
 
 
-def _whole(options: Mapping[str, Any], name: str, least: int, most: int) -> None:
-    value = options.get(name, least)
-    if not (isinstance(value, int) and least <= value <= most):
-        raise RegistrationError(f"{name} must be a whole number from {least} to {most}")
-
-
-def _seconds(options: Mapping[str, Any], name: str, *, zero: bool) -> None:
-    value = options.get(name)
-    if value is None:
-        return
-    if not (math.isfinite(value) and (value >= 0 if zero else value > 0) and value <= strategies.MAX_GAP_SECONDS):
-        raise RegistrationError(f"{name} must be {'0' if zero else 'more than 0'} to {strategies.MAX_GAP_SECONDS:g}")
-
-
-def _text(name: str, value: object, longest: int) -> None:
-    if value is None:
-        return
-    if not isinstance(value, str) or len(value) > longest or "\0" in value:
-        raise RegistrationError(f"{name} must be text of at most {longest} characters without NUL")
+def _validated(adapter: TypeAdapter[T], given: object, whole: str = "") -> T:
     try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise RegistrationError(f"{name} holds a lone surrogate") from error
+        return adapter.validate_python(given)
+    except ValidationError as error:
+        # Without the values, which may be private.
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        told = {f"{'.'.join(map(str, each['loc'])) or whole}: {_reason(each)}" for each in found}
+        raise RegistrationError("; ".join(sorted(told))) from None
+
+
+def _reason(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return f"there is no such option; there are {', '.join(TaskOptions.__annotations__)}"
+    return str(error["msg"]).removeprefix("Value error, ")

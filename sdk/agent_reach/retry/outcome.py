@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_reach.durable import Claim, Done, Later
 
-from .errors import AttemptInterruptedError
+from .errors import AttemptInterruptedError, NoConnectionError
 from .handlers import Handler
 from .model import GiveUp, Retry, State, Wait
 
@@ -61,6 +61,9 @@ def judge(
         return _SUCCEEDED
     # What ended an attempt from outside says nothing about whether trying again may help.
     raised = None if isinstance(error, AttemptInterruptedError) else error
+    if isinstance(raised, NoConnectionError):
+        # Nothing was tried.
+        return _waiting(claim, reason, now, max(gap(), _LEAST_WAIT_SECONDS))
     if isinstance(result, GiveUp) or (raised is not None and not handler.retryable(raised)):
         return Outcome(State.GIVEN_UP, reason)
     if isinstance(result, Wait):

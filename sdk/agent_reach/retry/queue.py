@@ -66,14 +66,15 @@ _ONE_LINE_OF_WAITING = """
 
 
 class RetryQueue(TableQueue):
-    """The tasks as a durable queue; a process claims only what it has a handler for.
+    """The tasks as a durable queue; a process claims only what it has a handler and the strategy for.
 
     Args:
         schema: where the tables are.
         codes: what this process can do. The list is read at every claim: it may grow.
+        strategies: what it can plan by; the same.
     """
 
-    def __init__(self, schema: str, codes: list[str]) -> None:
+    def __init__(self, schema: str, codes: list[str], strategies: list[str]) -> None:
         super().__init__(
             f"{schema}.tasks",
             CLAIMED_COLUMNS,
@@ -90,8 +91,8 @@ class RetryQueue(TableQueue):
                 "waits": "integer",
             },
             verdict_assignments="state = s.state, last_error = coalesce(s.error, t.last_error)",
-            condition="t.code = ANY(%(codes)s)",
-            parameters={"codes": codes},
+            condition="t.code = ANY(%(codes)s) AND t.strategy = ANY(%(strategies)s)",
+            parameters={"codes": codes, "strategies": strategies},
         )
 
     def verdict(self, settlement: Settlement) -> Sequence[object]:

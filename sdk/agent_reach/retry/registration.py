@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
 from .bell import Bell
 from .codec import any_json
-from .connections import AsyncConnection, SyncConnection, async_driver, sync_driver
+from .connections import AsyncConnection, SyncConnection, async_driver, sync_driver, two_phase
 from .handlers import Registry
 from .model import Scheduled
 from .options import Strategies, TaskOptions, draft, merged
@@ -66,26 +67,26 @@ class Registrar:
         """Inserts a task in the connection's transaction."""
         driver = sync_driver(connection)
         for _ in range(_KEY_ROUNDS):
-            rings = self._settings.notify and self._bell.rings()
+            rings = self._rings(driver)
             rows = fetch(driver, self._statements.insert(task, notify=rings))
             if rows:
                 return self._created(task, *rows[0][1:3], rings=rings)
             if task.unique_key is not None and (known := fetch(driver, self._statements.live(task.unique_key))):
-                return Scheduled(known[0][0], created=False)
+                return Scheduled(UUID(known[0][0]), created=False)
         raise _changes_hands(task.unique_key)
 
     async def insert_async(self, connection: AsyncConnection, task: Draft) -> Scheduled:
         """Inserts a task in the connection's transaction."""
         driver = await async_driver(connection)
         for _ in range(_KEY_ROUNDS):
-            rings = self._settings.notify and self._bell.rings()
+            rings = self._rings(driver)
             rows = await fetch_async(driver, self._statements.insert(task, notify=rings))
             if rows:
                 return self._created(task, *rows[0][1:3], rings=rings)
             if task.unique_key is not None:
                 known = await fetch_async(driver, self._statements.live(task.unique_key))
                 if known:
-                    return Scheduled(known[0][0], created=False)
+                    return Scheduled(UUID(known[0][0]), created=False)
         raise _changes_hands(task.unique_key)
 
     def insert_alone(self, task: Draft) -> Scheduled:
@@ -97,6 +98,9 @@ class Registrar:
         """Inserts a task in a transaction of its own."""
         async with await psycopg.AsyncConnection.connect(self._dsn, prepare_threshold=None) as connection:
             return await self.insert_async(connection, task)
+
+    def _rings(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+        return self._settings.notify and not two_phase(driver) and self._bell.rings()
 
     def _created(self, task: Draft, transaction: str, moment: int, *, rings: bool) -> Scheduled:
         if self._settings.notify and not rings:

@@ -69,9 +69,8 @@ class Rounds:
         """Returns what is to be kept going."""
         turns: list[Turn] = [
             lambda: self._every(self._settings.sweep_seconds, "expire", self._expire),
+            lambda: self._every(_DEPTH_SECONDS, "depth", self._count_if_asked),
         ]
-        if self._telemetry.active:
-            turns.append(lambda: self._every(_DEPTH_SECONDS, "depth", self.count))
         if self._settings.dead_task_check:
             turns.append(lambda: self._every(self._settings.sweep_seconds, "revive", self._revive))
         if self._settings.cleanup:
@@ -105,6 +104,10 @@ class Rounds:
         if freed:
             self._engine.wake(self._statements.channel)
             self._engine.notifier.poke(self._statements.channel)
+
+    async def _count_if_asked(self) -> None:
+        if self._telemetry.depth_asked:
+            await self.count()
 
     async def count(self) -> None:
         """Tells the telemetry how many tasks are alive."""

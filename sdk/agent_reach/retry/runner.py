@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from random import Random
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
+
+from psycopg_pool import AsyncConnectionPool
 
 from agent_reach.durable import Batch, Claim, Done, Engine
 
 from .attempt import STOP_SECONDS, Attempt, Work, lost
-from .errors import AttemptInterruptedError, ParameterError, StrategyError
+from .errors import AttemptInterruptedError, ParameterError
 from .handlers import Registry
 from .model import Report, State
 from .options import Strategies
@@ -27,7 +28,11 @@ from .telling import Callbacks, Teller
 
 
 class Runner:
-    """The durable engine's handler.
+    """The durable engine's handler; an asynchronous context manager around the engine.
+
+    Attributes:
+        teller: tells of what becomes of tasks.
+        connections: for the transactions of handlers, so that these take none from the engine.
 
     Args:
         queue: of the tasks.
@@ -59,17 +64,29 @@ class Runner:
         self._telemetry = telemetry
         self._settings = settings
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
-        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="reach-retry")
-        self.teller = Teller(callbacks, telemetry, self._threads, log)
+        self.teller = Teller(callbacks, telemetry, settings.concurrency, log)
+        self.connections = AsyncConnectionPool(
+            dsn,
+            min_size=0,
+            max_size=settings.concurrency,
+            open=False,
+            kwargs={"prepare_threshold": None},
+            name="reach-retry-handlers",
+        )
         self.engine: Engine | None = None
 
-    async def close(self) -> None:
-        """Ends, after the engine: the last callbacks are called; threads that do not end are left to themselves."""
+    async def __aenter__(self) -> Self:
+        await self.connections.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ends, after the engine: the last callbacks are called."""
         await self.teller.finish()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self.connections.close()
 
     async def handle(self, batch: Batch) -> None:
         """Does the tasks of a batch, all at once; each answers for itself."""
+        await self.teller.room()
         untold = _Countdown(len(batch.claims))
         ready: dict[UUID, tuple[Claim, Work]] = {}
         for claim in batch.claims:
@@ -111,10 +128,6 @@ class Runner:
             self.log.exception("retry.strategy_failed", task=str(claim.id), strategy=row["strategy"])
             return float(row["interval_seconds"] or row["first_delay_seconds"])
 
-    def in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Calls a function in a thread."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
-
     def _open(self, claim: Claim) -> Work | Verdict:
         """Reads a task; a verdict says why it is not to be started."""
         row = claim.row
@@ -126,9 +139,8 @@ class Runner:
         handler = self._registry.get(row["code"])
         assert handler is not None, "only what has a handler is claimed"
         try:
-            self._strategies.find(row["strategy"])
             return Work(handler, handler.prepare(row["payload"]))
-        except (ParameterError, StrategyError) as error:
+        except ParameterError as error:
             return Verdict(State.UNREADABLE, printable(described(error)), attempted=False)
         except Exception as error:  # noqa: BLE001 - a validator of the application may raise anything
             return Verdict(State.UNREADABLE, printable(f"cannot be read: {described(error)}"), attempted=False)

@@ -13,6 +13,8 @@ from psycopg.rows import tuple_row
 from agent_reach.durable import instance_table, queue_columns, queue_indexes, queue_storage
 from agent_reach.durable.ddl import check_name
 
+from .connections import check_dsn
+
 DEFAULT_SCHEMA = "reach_retry"
 
 
@@ -100,11 +102,12 @@ def install(dsn: str, schema: str = DEFAULT_SCHEMA, *, grant_to: str | None = No
         The versions that were installed by this call; empty when all was up to date.
 
     Raises:
-        ValueError: the schema's name.
+        ValueError: the schema's name, the role's, or the connection string.
         psycopg.Error: as PostgreSQL says.
     """
     check_name(schema)
-    with psycopg.connect(dsn, prepare_threshold=None) as connection:
+    grants = None if grant_to is None else _grants(schema, grant_to)
+    with psycopg.connect(check_dsn(dsn), prepare_threshold=None) as connection:
         missing = missing_versions(connection, schema)
         if missing:
             connection.execute(
@@ -115,8 +118,8 @@ def install(dsn: str, schema: str = DEFAULT_SCHEMA, *, grant_to: str | None = No
             missing = missing_versions(connection, schema)
         for version in missing:
             connection.execute(_migration(schema, version))
-        if grant_to is not None:
-            connection.execute(_grants(schema, grant_to))
+        if grants is not None:
+            connection.execute(grants)
     return missing
 
 
@@ -127,8 +130,13 @@ def install_sql(schema: str = DEFAULT_SCHEMA, after: int = 0, *, grant_to: str |
         schema: where the tables are to live.
         after: the version that is installed already.
         grant_to: as for :func:`install`.
+
+    Raises:
+        ValueError: the schema's name, the role's, or the version.
     """
     check_name(schema)
+    if not 0 <= after <= len(MIGRATIONS):
+        raise ValueError(f"the version that is installed is 0 to {len(MIGRATIONS)}, 0 for none")
     steps = [_migration(schema, version) for version in range(after + 1, len(MIGRATIONS) + 1)]
     grants = [] if grant_to is None else [_grants(schema, grant_to)]
     return "\n".join(["BEGIN;", _versions_table(schema), *steps, *grants, "COMMIT;\n"])
@@ -163,6 +171,8 @@ def _migration(schema: str, version: int) -> str:
 
 
 def _grants(schema: str, role: str) -> str:
+    if not role or "\0" in role:
+        raise ValueError("a role to grant the rights to has a name")
     to = f"TO {sql.Identifier(role).as_string()};"
     return f"""\
 GRANT USAGE ON SCHEMA {schema} {to}

@@ -12,6 +12,8 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import tuple_row
 
+from agent_reach.durable.ddl import check_name
+
 from .model import Attempt, State, Task
 from .queue import CLAIMED_COLUMNS
 
@@ -44,10 +46,14 @@ class Draft:
 
 
 class Statements:
-    """The statements on one schema's tables, each with its parameters."""
+    """The statements on one schema's tables, each with its parameters.
+
+    Raises:
+        ValueError: the schema's name is not a plain lower-case one.
+    """
 
     def __init__(self, schema: str) -> None:
-        self.schema = schema
+        self.schema = check_name(schema)
         self.channel = f"{schema}.tasks"
 
     def insert(self, draft: Draft, *, notify: bool) -> tuple[str, dict[str, Any]]:
@@ -84,9 +90,9 @@ class Statements:
         )
 
     def live(self, unique_key: str) -> tuple[str, dict[str, Any]]:
-        """Finds the live task with a key."""
+        """Finds the live task with a key; as text, since the application may read ids its own way."""
         return (
-            f"SELECT id FROM {self.schema}.tasks WHERE unique_key = %(key)s AND finished_at IS NULL",
+            f"SELECT id::text FROM {self.schema}.tasks WHERE unique_key = %(key)s AND finished_at IS NULL",
             {"key": unique_key},
         )
 

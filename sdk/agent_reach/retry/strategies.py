@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from random import Random
 
 from .errors import StrategyError
@@ -12,6 +13,26 @@ from .errors import StrategyError
 MAX_GAP_SECONDS = 10 * 365 * 86_400.0
 
 Gap = Callable[[int, float], float]
+
+
+def seconds(length: object, *, zero: bool) -> float:
+    """Returns a length of time in seconds.
+
+    Args:
+        length: seconds, or a ``timedelta``.
+        zero: whether none is one.
+
+    Raises:
+        ValueError: it is none, or longer than any gap.
+    """
+    number = length.total_seconds() if isinstance(length, timedelta) else length
+    if isinstance(number, int | float) and not isinstance(number, bool):
+        # NaN is neither.
+        enough = number >= 0 if zero else number > 0
+        if enough and number <= MAX_GAP_SECONDS:
+            return float(number)
+    least = "0" if zero else "more than 0"
+    raise ValueError(f"must be {least} to {MAX_GAP_SECONDS:,.0f} seconds, or a timedelta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +50,18 @@ class Strategy:
     name: str
     gap: Gap
     needs_interval: bool = True
+
+
+def of_function(gap: Gap) -> Strategy:
+    """Returns the strategy that a function is, under its name.
+
+    Raises:
+        StrategyError: it is no function, or has no name under which another process could find it.
+    """
+    name = getattr(gap, "__name__", "<lambda>")
+    if not callable(gap) or name == "<lambda>":
+        raise StrategyError("a strategy is one of the library's, Strategy(name, function), a function, or a name")
+    return Strategy(name, gap)
 
 
 def _fibonacci(attempt: int, interval: float) -> float:
@@ -85,13 +118,3 @@ def gap_seconds(
     if jitter_ratio and random is not None:
         gap *= 1.0 + jitter_ratio * (2.0 * random.random() - 1.0)
     return min(gap, MAX_GAP_SECONDS)
-
-
-def planned_seconds(
-    strategy: Strategy, attempts: int, interval_seconds: float | None, first_delay_seconds: float
-) -> list[float]:
-    """Returns the planned moments of so many attempts, in seconds after the task's creation."""
-    moments = [first_delay_seconds]
-    for attempt in range(1, attempts):
-        moments.append(moments[-1] + gap_seconds(strategy, attempt, interval_seconds, first_delay_seconds))
-    return moments[:attempts]

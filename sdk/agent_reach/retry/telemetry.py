@@ -16,17 +16,23 @@ except ImportError:  # the application does without
     metrics = trace = None  # type: ignore[assignment]
 
 _NAME = "agent_reach.retry"
-_CODE, _STATE = "reach.retry.code", "reach.retry.state"
+_SCHEMA, _CODE, _STATE = "reach.retry.schema", "reach.retry.code", "reach.retry.state"
 # From the milliseconds that a claimed task is late to the minutes after an outage. OpenTelemetry's own are for
 # milliseconds.
 _LATENESS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
 class Telemetry:
-    """The instruments of one process. Their attributes are the task's code, and its state where it says more."""
+    """The instruments of one process. Their attributes are the task's code, and its state where it says more.
 
-    def __init__(self) -> None:
+    Args:
+        schema: where the tasks are; an attribute of the depth, since a process may work on more than one.
+    """
+
+    def __init__(self, schema: str = "") -> None:
+        self._schema = schema
         self._depth: Mapping[tuple[str, State], int] = {}
+        self._depth_asked = False
         if metrics is None:
             return
         meter = metrics.get_meter(_NAME)
@@ -61,9 +67,9 @@ class Telemetry:
         )
 
     @property
-    def active(self) -> bool:
-        """Whether anybody can see the metrics."""
-        return metrics is not None
+    def depth_asked(self) -> bool:
+        """Whether the depth was asked for since it was told last: counting is not free, and mostly nobody collects."""
+        return self._depth_asked
 
     def origin(self) -> str | None:
         """Returns the span of the caller in the form of W3C's ``traceparent``; None outside of any."""
@@ -103,6 +109,7 @@ class Telemetry:
     def depth(self, counts: Mapping[tuple[str, State], int]) -> None:
         """Takes the queue's depth as it was just counted."""
         self._depth = counts
+        self._depth_asked = False
 
     @property
     def traced(self) -> bool:
@@ -124,8 +131,9 @@ class Telemetry:
                 raise
 
     def _observe(self) -> list[Any]:
+        self._depth_asked = True
         return [
-            metrics.Observation(count, {_CODE: code, _STATE: state.value})
+            metrics.Observation(count, {_SCHEMA: self._schema, _CODE: code, _STATE: state.value})
             for (code, state), count in self._depth.items()
         ]
 

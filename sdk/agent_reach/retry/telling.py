@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from agent_reach.durable import Claim
 
+from .calls import awaited, frames, in_thread
 from .model import Report, State
 from .telemetry import Telemetry
 
 # So long is waited at the end for callbacks that are under way.
 _LAST_CALLS_SECONDS = 5.0
+# A callback is cancelled, or its thread left to itself, after so long: others wait for its place.
+_CALL_SECONDS = 60.0
 
 Callback = Callable[[Report], Awaitable[None] | None]
 
@@ -35,14 +37,14 @@ class Teller:
     Args:
         callbacks: of the application; the lists may grow.
         telemetry: the instruments.
-        threads: where callbacks run that are no coroutines.
+        most: for so many reports at most callbacks are called at once.
         log: where attempts that failed, and callbacks that raise, go.
     """
 
-    def __init__(self, callbacks: Callbacks, telemetry: Telemetry, threads: ThreadPoolExecutor, log: Any) -> None:
+    def __init__(self, callbacks: Callbacks, telemetry: Telemetry, most: int, log: Any) -> None:
         self._callbacks = callbacks
         self._telemetry = telemetry
-        self._threads = threads
+        self._most = most
         self._log = log
         self._waiting: dict[tuple[UUID, int], asyncio.Future[Report]] = {}
         self._calling: set[asyncio.Task[None]] = set()
@@ -101,6 +103,11 @@ class Teller:
         task.add_done_callback(self._calling.discard)
         return task
 
+    async def room(self) -> None:
+        """Returns when callbacks could be called at once: those who work on must not run away from them."""
+        while len(self._calling) >= self._most:
+            await asyncio.wait(self._calling, return_when=asyncio.FIRST_COMPLETED)
+
     async def finish(self) -> None:
         """Waits a moment for the callbacks that are under way, and ends the others."""
         if self._calling:
@@ -125,9 +132,14 @@ class Teller:
     async def _call(self, callbacks: list[Callback], report: Report) -> None:
         for callback in callbacks:
             try:
-                if inspect.iscoroutinefunction(callback):
-                    await callback(report)
-                else:
-                    await asyncio.get_running_loop().run_in_executor(self._threads, callback, report)
-            except Exception as error:  # noqa: BLE001 - a callback may raise anything, and harms nothing
-                self._log.error("retry.callback_failed", task=str(report.task_id), code=report.code, exc_info=error)
+                async with asyncio.timeout(_CALL_SECONDS):
+                    if inspect.iscoroutinefunction(callback):
+                        await awaited(callback, report)
+                    elif inspect.isawaitable(answer := await in_thread(callback, report)):
+                        await answer
+            except (Exception, asyncio.CancelledError) as error:
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+                self._log.error(
+                    "retry.callback_failed", task=str(report.task_id), code=report.code, error=frames(error)
+                )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from agent_reach.durable.tasks import cancel_and_wait
 from .errors import AttemptFailedError, NotInstalledError, TaskNotFoundError, TaskStateError
 from .handlers import Registry
 from .model import Report, State
-from .queue import CLAIMED_COLUMNS, RetryQueue
+from .queue import CLAIMED_COLUMNS
 from .rounds import Rounds
 from .runner import Runner
 from .schema import MIGRATIONS
@@ -51,6 +51,7 @@ class Worker:
     _teller: Teller
     _codes: Sequence[str]
     _statements: Statements
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     async def run_now(self, task_id: UUID) -> Any:
         """Does a waiting task here and now, whenever it is planned; returns its result.
@@ -61,6 +62,9 @@ class Worker:
             AttemptFailedError: the handler answered that it did not work.
             Exception: what the handler raised; the task goes on by its strategy.
         """
+        if asyncio.get_running_loop() is not self._loop:
+            # The engine lives on its own loop.
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.run_now(task_id), self._loop))
         await self.engine.wait_ready()
         with self.engine.reserve(self._statements.channel, 1) as place:
             if not place.granted:
@@ -137,7 +141,6 @@ async def working(
     Raises:
         NotInstalledError: the tables are not there, or are older than this library.
     """
-    queue = RetryQueue(statements.schema, registry.codes if claims else [])
     size = min(settings.concurrency, 8) + 4
     async with AsyncConnectionPool(
         dsn, min_size=2, max_size=size, open=False, kwargs={"prepare_threshold": None}, name="reach-retry"
@@ -146,7 +149,7 @@ async def working(
         engine = Engine(
             pool,
             statements.schema,
-            [Consumer(queue, runner.handle, settings.for_queue())],
+            [Consumer(runner.queue, runner.handle, settings.for_queue())],
             direct_dsn=direct_dsn if claims else None,
             settings=settings.for_engine(),
             name=name,
@@ -157,11 +160,11 @@ async def working(
 
         def handler_added() -> None:
             # Tasks of its code may lie below what earlier scans have seen.
-            engine.wake(queue.name, LONG_AGO)
+            engine.wake(runner.queue.name, LONG_AGO)
 
         registry.added.append(handler_added)
         try:
-            async with engine:
+            async with runner, engine:
                 beside: list[asyncio.Task[None]] = (
                     [asyncio.create_task(turn()) for turn in rounds.all()] if claims else []
                 )
@@ -171,7 +174,6 @@ async def working(
                     await cancel_and_wait(beside)
         finally:
             registry.added.remove(handler_added)
-            await runner.close()
 
 
 async def _check_tables(pool: AsyncConnectionPool[Any], statements: Statements) -> None:

@@ -8,6 +8,7 @@ them are its own. REACH_TEST_RETRY holds settings as JSON. Codes it knows:
     kill: kills its process.
     hold: says "started", waits for a line on its input, then tries to write its effect and says what came of it.
     nap: sleeps for the seconds it is given.
+    hang: says "hanging" and never ends.
     hog: holds the interpreter for the seconds it is given, so that no other thread runs, and writes a row into `runs`.
 """
 
@@ -19,6 +20,7 @@ import json
 import os
 import signal
 import sys
+import threading
 
 import psycopg
 
@@ -56,6 +58,11 @@ def application(dsn: str, name: str) -> Retries:
             say(f"refused, stopped={ctx.stopped}")
             raise
         say("written")
+
+    @retry.listener("hang")
+    def hang(_: int) -> None:
+        say("hanging")
+        threading.Event().wait()
 
     @retry.listener("nap")
     async def nap(seconds: float, ctx: Context) -> None:

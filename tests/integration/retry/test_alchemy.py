@@ -179,3 +179,43 @@ async def test_a_function_that_waits_is_refused_under_an_async_session_before_it
             retry.on_failure()(charge)(7)
         await session.commit()
     assert field.orders() == 0
+
+
+@pytest.mark.parametrize("kind", [Session, Connection])
+def test_autocommit_is_refused_before_the_function_runs(
+    retry: Retries, field: Field, engine: Engine, kind: type
+) -> None:
+    charged = retry.on_failure()(charge)
+    loose = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with Session(loose) if kind is Session else loose.connect() as bound:
+        held.append(bound)
+        with retry.bind(bound), pytest.raises(BindingError, match="autocommit"):
+            charged(7)
+    assert (field.orders(), field.tasks()) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", [AsyncSession, AsyncConnection])
+async def test_autocommit_is_refused_before_the_coroutine_runs(
+    retry: Retries, field: Field, async_engine: AsyncEngine, kind: type
+) -> None:
+    charged = retry.on_failure()(charge_async)
+    loose = async_engine.execution_options(isolation_level="AUTOCOMMIT")
+    async with AsyncSession(loose) if kind is AsyncSession else loose.connect() as bound:
+        held.append(bound)
+        with retry.bind(bound), pytest.raises(BindingError, match="autocommit"):
+            await charged(7)
+    assert (field.orders(), field.tasks()) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", [Session, Connection])
+def test_a_broken_constraint_that_only_the_flush_finds_is_the_functions_failure(
+    retry: Retries, field: Field, engine: Engine, kind: type
+) -> None:
+    charged = retry.on_failure()(charge)
+    field.query("INSERT INTO orders VALUES (7)")
+    with Session(engine) if kind is Session else engine.connect() as bound:
+        held.append(bound)
+        with retry.bind(bound):
+            assert isinstance(charged(7), Scheduled)
+        bound.commit()
+    assert (field.orders(), field.tasks()) == (1, 1)

@@ -68,6 +68,35 @@ def test_a_list_is_one_line_for_each_task_whatever_its_error_and_the_terminal(re
     assert reach("list", "--newer-than", "1h", "--older-than", "1h", dsn=field.dsn).stderr == "no such tasks\n"
 
 
+def test_as_json_it_lists_all_for_what_comes_next_in_the_pipe_or_says_that_it_does_not(
+    retry: Retries, field: Field
+) -> None:
+    task = retry.register(None, "notify", 1).task_id
+    columns = "created_at, priority, run_at, code, payload, max_attempts, strategy, first_delay_seconds, jitter_ratio"
+    field.query(
+        f"INSERT INTO reach_retry.tasks (id, {columns}) SELECT gen_random_uuid(), {columns}"
+        f" FROM reach_retry.tasks, generate_series(1, 1202) WHERE id = '{task}'"
+    )
+    told = reach("list", "--json", dsn=field.dsn)
+    assert len({json.loads(line)["id"] for line in told.stdout.splitlines()}) == 1203
+    assert told.stderr == ""
+    for limit, listed, more in ((1100, 1100, True), (1203, 1203, False)):
+        cut = reach("list", "--json", "--limit", str(limit), dsn=field.dsn)
+        assert (len(cut.stdout.splitlines()), "more than" in cut.stderr) == (listed, more)
+    short = reach("list", dsn=field.dsn)
+    assert (len(short.stdout.splitlines()), "more than 50" in short.stderr) == (51, True)
+
+
+def test_whatever_age_or_text_is_asked_for_there_is_an_answer(retry: Retries, field: Field) -> None:
+    task = str(retry.register(None, "notify", 1).task_id)
+    for longest in ("99999999d", "999999999d"):
+        assert task in reach("list", "--newer-than", longest, dsn=field.dsn).stdout
+        assert reach("list", "--older-than", longest, dsn=field.dsn).stderr == "no such tasks\n"
+        assert reach("purge", "--older-than", longest, dsn=field.dsn).stdout == "0 tasks deleted\n"
+    too_long = reach("list", "--older-than", "1000000000d", dsn=field.dsn)
+    assert (too_long.exit_code, "longer than any duration" in too_long.stderr) == (2, True)
+
+
 async def test_the_log_of_a_task_says_when_it_ran_how_long_and_why_it_failed(retry: Retries, field: Field) -> None:
     answers: Iterator[Wait | Retry] = iter(
         [Wait(after=0.01, reason="no token"), Wait(after=0.01, reason="no token"), Retry(reason="not yet")]
@@ -110,7 +139,11 @@ def test_failures_are_told_in_the_users_words(database: str) -> None:
         (("list",), "host=/nowhere password=hush", "PostgreSQL: it does not answer"),
         (("list",), "nonsense hush", "the connection string cannot be read"),
         (("install", "--grant-to", "nobody such"), database, 'role "nobody such" does not exist'),
+        (("install", "--grant-to", ""), database, "a role to grant the rights to has a name"),
+        (("install", "--print", "--after", "-1"), None, "the version that is installed is 0 to"),
         (("--schema", "a;b", "install"), database, "not a plain lower-case SQL name"),
+        (("--schema", "(select 1) x--", "stats"), database, "not a plain lower-case SQL name"),
+        (("--schema", "MySchema", "list"), database, "not a plain lower-case SQL name"),
     ):
         result = reach(*arguments, dsn=dsn)
         assert result.exit_code == 1, arguments
@@ -127,5 +160,7 @@ def test_the_tables_are_installed_or_printed(database: str) -> None:
         connection.execute("DROP SCHEMA reach_retry CASCADE")
         connection.execute(printed)
     assert reach("install", dsn=database).stdout == "nothing to do\n"
+    alone = reach("install", "--after", "2", dsn=database)
+    assert (alone.exit_code, "--after goes with --print" in alone.stderr) == (2, True)
     missing = reach("show", str(uuid4()), dsn=database)
     assert "there is no task" in missing.stderr

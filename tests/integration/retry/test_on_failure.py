@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import psycopg
@@ -183,10 +183,14 @@ async def test_methods_of_registered_objects(retry: Retries, field: Field) -> No
     retry.add_object(first, "first")
     with pytest.raises(HandlerError, match="not registered"):
         send(second, "ada")
+    with pytest.raises(HandlerError, match="not registered"):
+        send(self=second, to="ada")
+    with pytest.raises(TypeError, match=r"send\(\) is called without self"):
+        send(to="ada")
     assert calls == [], "it is told before anything is done"
     retry.add_object(second, "second")
     errors.append(RemoteError("away"))
-    scheduled = send(second, "ada")
+    scheduled = send(self=second, to="ada")
     async with retry.running():
         assert await field.until_ended(scheduled.task_id) is State.SUCCEEDED
     assert calls == [("second", "ada")] * 2
@@ -257,9 +261,46 @@ async def test_what_is_bound_in_one_task_is_not_bound_in_another(retry: Retries,
 
 
 def test_autocommit_without_a_transaction_cannot_be_bound(retry: Retries, field: Field) -> None:
-    with (
-        psycopg.connect(field.dsn, autocommit=True) as connection,
-        retry.bind(connection),
-        pytest.raises(BindingError, match="autocommit"),
-    ):
-        decorated(retry)(7)
+    """Although `include` has all errors: no savepoint is no failure of the function, which was not called."""
+    charged = retry.on_failure()(charge)
+    with psycopg.connect(field.dsn, autocommit=True) as connection, retry.bind(connection):
+        with pytest.raises(BindingError, match="autocommit"):
+            charged(7)
+        with connection.transaction():
+            assert charged(8) == "charged 8"
+    assert [call[0] for call in calls] == [8]
+    assert field.tasks() == 0
+
+
+async def test_in_a_transaction_that_failed_already_nothing_is_called_or_registered(
+    retry: Retries, field: Field
+) -> None:
+    charged, charged_async = retry.on_failure()(charge), retry.on_failure()(charge_async)
+    with psycopg.connect(field.dsn) as connection, retry.bind(connection):
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.execute("SELECT FROM nowhere")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            charged(7)
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            await charged_async(7)
+    assert (calls, field.tasks()) == ([], 0)
+
+
+def lazily(order: int) -> Coroutine[Any, Any, str]:
+    return charge_async(order)
+
+
+def test_a_function_that_only_returns_what_is_to_be_awaited_is_told_so(retry: Retries, field: Field) -> None:
+    """Its failure would come when nobody looks any more, and nothing would be registered."""
+    with pytest.raises(HandlerError, match=r"lazily returned something to await.*make it `async def`"):
+        decorated(retry, lazily, include=Exception)(7)
+    assert (calls, field.tasks()) == ([], 0)
+
+
+def test_errors_may_be_one_class(retry: Retries, field: Field) -> None:
+    charged = decorated(retry, include=RemoteError, exclude=UnpaidError)
+    errors.extend([RemoteError("away"), UnpaidError("never")])
+    assert isinstance(charged(7), Scheduled)
+    with pytest.raises(UnpaidError):
+        charged(7)
+    assert field.tasks() == 1

@@ -43,6 +43,25 @@ async def test_invoked_now_it_runs_here_and_returns_the_result(retry: Retries, f
             await retry.run_now_async(elsewhere.task_id)
 
 
+async def test_one_object_runs_once_at_a_time(retry: Retries) -> None:
+    async def run(entered: asyncio.Event, leave: asyncio.Event) -> None:
+        async with retry.running():
+            entered.set()
+            await leave.wait()
+
+    entered, leave = asyncio.Event(), asyncio.Event()
+    first = asyncio.create_task(run(entered, leave))
+    await asyncio.sleep(0)  # it is entering
+    with pytest.raises(HandlerError, match="runs already"):
+        await run(entered, leave)
+    await entered.wait()
+    with pytest.raises(HandlerError, match="runs already"):
+        await run(entered, leave)
+    leave.set()
+    await first
+    await run(entered, leave)
+
+
 def test_invoked_now_without_a_worker_it_does_that_task_only(retry: Retries, field: Field) -> None:
     @retry.listener("add")
     def add(number: int) -> int:
@@ -297,6 +316,19 @@ def test_purging_by_hand(retry: Retries, field: Field) -> None:
     assert retry.tasks.purge(timedelta(0), states=[State.SUCCEEDED]) == 0
     assert retry.tasks.purge(timedelta(0), code="a", rows_per_round=1) == 2
     assert {task.id for task in retry.tasks.find().tasks} == {tasks[1], tasks[3]}
+
+
+def test_whatever_text_and_age_is_asked_for_there_is_an_answer(retry: Retries) -> None:
+    task = retry.register(None, "a", 1).task_id
+    for length in (timedelta.min, timedelta.max):
+        assert len(retry.tasks.find(newer_than=length).tasks) == (length > timedelta(0))
+        assert len(retry.tasks.find(older_than=length).tasks) == (length < timedelta(0))
+    assert not retry.tasks.find(error="\0").tasks
+    assert not retry.tasks.find(code="a\0").tasks
+    assert retry.tasks.cancel([task], reason="because\0of") == [task]
+    assert retry.tasks.show(task)[0].last_error == "because\\0of"
+    assert retry.tasks.purge(timedelta.max) == 0
+    assert retry.tasks.purge(timedelta.min) == 1
 
 
 async def test_a_task_that_runs_beyond_its_limit_goes_back_with_the_attempt_counted(

@@ -174,3 +174,13 @@ async def test_handlers_that_hold_the_interpreter_for_two_seconds_each_are_not_t
         assert field.query("SELECT id, name FROM reach_retry.instance ORDER BY name") == born, "each kept its lease"
     assert field.query("SELECT number, count(*) FROM runs GROUP BY number ORDER BY number") == [(0, 2), (1, 2)]
     assert field.query("SELECT attempt, error, count(*) FROM reach_retry.attempts GROUP BY 1, 2") == [(1, None, 4)]
+
+
+async def test_a_process_ends_when_it_is_told_to_though_a_handler_hangs(retry: Retries, field: Field) -> None:
+    task = retry.register(None, "hang", 1)
+    async with process(field, drain_seconds=0.5) as started:
+        assert await said(started) == "hanging"
+        started.terminate()
+        async with asyncio.timeout(30):
+            assert await started.wait() == 0
+    assert field.state(task.task_id) is State.WAITING, "it is handed back"

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_dumps, set_json_loads
+from psycopg.types.string import TextLoader
 from pydantic import BaseModel
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session
 
+from agent_reach.local import LocalPostgres
+from agent_reach.local.postgres import THROWAWAY_SETTINGS
 from agent_reach.retry import (
     BACKOFF,
     BindingError,
@@ -27,6 +33,7 @@ from agent_reach.retry import (
     ParameterError,
     RegistrationError,
     Retries,
+    RetrySettings,
     Scheduled,
     State,
     StrategyError,
@@ -89,6 +96,18 @@ class TestWithTheOrder:
             connection.commit() if commits else connection.rollback()
         self._check(retry, field, task.task_id, commits=commits)
 
+    @pytest.mark.parametrize("used", [False, True])
+    def test_sqlalchemy_connection_that_does_nothing_else(
+        self, retry: Retries, field: Field, *, used: bool, commits: bool
+    ) -> None:
+        with engine(field.dsn) as made, made.connect() as connection:
+            if used:
+                connection.execute(text("SELECT 1"))
+                connection.commit()
+            retry.register(connection, "notify", {"order": 7})
+            connection.commit() if commits else connection.rollback()
+        assert field.tasks() == commits
+
     async def test_sqlalchemy_async_session(self, retry: Retries, field: Field, *, commits: bool) -> None:
         made = async_engine(field.dsn)
         session: AsyncSession
@@ -143,29 +162,97 @@ def test_what_a_task_can_be_told_is_kept(retry: Retries) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error"),
+    ("options", "error", "told"),
     [
-        ({"strategy": BACKOFF}, StrategyError),
-        ({"strategy": "fibonacci"}, StrategyError),
-        ({"strategy": "unheard of"}, StrategyError),
-        ({"max_attempts": 0}, RegistrationError),
-        ({"priority": 10}, RegistrationError),
-        ({"first_delay_seconds": -1}, RegistrationError),
-        ({"first_delay_seconds": float("nan")}, RegistrationError),
-        ({"expires_after_seconds": 0}, RegistrationError),
-        ({"jitter_ratio": 1}, RegistrationError),
-        ({"unique_key": "a\0b"}, RegistrationError),
-        ({"description": "\ud800"}, RegistrationError),
+        ({"strategy": BACKOFF}, StrategyError, "needs interval_seconds"),
+        ({"strategy": "fibonacci"}, StrategyError, "needs interval_seconds"),
+        ({"strategy": "unheard of"}, StrategyError, "unknown strategy"),
+        ({"strategy": 7}, StrategyError, "a strategy is"),
+        ({"strategy": lambda attempt, interval: attempt * interval}, StrategyError, "a strategy is"),
+        ({"max_attempts": 0}, RegistrationError, "max_attempts"),
+        ({"max_attempts": 3.0}, RegistrationError, "max_attempts"),
+        ({"priority": 10}, RegistrationError, "priority"),
+        ({"priority": True}, RegistrationError, "priority"),
+        ({"priority": None}, RegistrationError, "priority"),
+        ({"first_delay_seconds": -1}, RegistrationError, "first_delay_seconds: must be 0 to"),
+        ({"first_delay_seconds": float("nan")}, RegistrationError, "first_delay_seconds"),
+        ({"first_delay_seconds": True}, RegistrationError, "first_delay_seconds"),
+        ({"first_delay_seconds": None}, RegistrationError, "first_delay_seconds"),
+        ({"interval_seconds": "3"}, RegistrationError, "interval_seconds"),
+        ({"expires_after_seconds": 0}, RegistrationError, "expires_after_seconds"),
+        ({"expires_after_seconds": timedelta(0)}, RegistrationError, "expires_after_seconds"),
+        ({"max_execution_seconds": timedelta(days=9999)}, RegistrationError, "max_execution_seconds"),
+        ({"jitter_ratio": 1}, RegistrationError, "jitter_ratio"),
+        ({"jitter_ratio": False}, RegistrationError, "jitter_ratio"),
+        ({"jitter_ratio": None}, RegistrationError, "jitter_ratio"),
+        ({"unique_key": "a\0b"}, RegistrationError, "unique_key: text with a NUL"),
+        ({"unique_key": "x" * 501}, RegistrationError, "unique_key"),
+        ({"description": "\ud800"}, RegistrationError, "description"),
+        ({"creator": 7}, RegistrationError, "creator"),
+        ({"max_attempt": 7}, RegistrationError, "max_attempt: there is no such option; there are max_attempts"),
+        ({"first_delay": 10}, RegistrationError, "first_delay: there is no such option"),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_a_refused_task_leaves_the_callers_transaction_as_it_was(
-    retry: Retries, field: Field, options: dict[str, Any], error: type[Exception]
+    retry: Retries, field: Field, options: dict[str, Any], error: type[Exception], told: str
 ) -> None:
     with psycopg.connect(field.dsn) as connection:
         connection.execute(ORDER)
-        with pytest.raises(error):
+        with pytest.raises(error, match=told):
             retry.register(connection, "notify", {}, **options)
     assert (field.orders(), field.tasks()) == (1, 0)
+
+
+@pytest.mark.parametrize("code", ["", "x" * 201, "a\0b", 7])
+def test_a_code_that_no_task_can_have_is_refused_when_it_is_first_said(
+    retry: Retries, field: Field, code: Any
+) -> None:
+    for say in (
+        lambda: retry.register(None, code, 1),
+        lambda: retry.listener(code)(notify),
+        lambda: retry.on_failure(code=code)(notify),
+    ):
+        with pytest.raises(RegistrationError, match=r"^code: "):
+            say()
+    assert field.tasks() == 0
+
+
+def notify(order: int) -> None:
+    pass
+
+
+def test_lengths_of_time_are_seconds_or_timedeltas_and_strategies_functions_or_names(retry: Retries) -> None:
+    def growing(attempt: int, interval: float) -> float:
+        return interval * (1 + attempt)
+
+    minute = timedelta(minutes=1)
+    scheduled = [
+        retry.register(
+            None, "notify", 1, strategy=strategy, first_delay_seconds=minute, interval_seconds=minute,
+            expires_after_seconds=2 * minute, max_execution_seconds=minute / 2,
+        )
+        for strategy in (growing, growing, "BACKOFF")
+    ]  # fmt: skip
+    tasks = [retry.tasks.show(each.task_id)[0] for each in scheduled]
+    assert [task.strategy for task in tasks] == ["growing", "growing", "backoff"]
+    for task in tasks:
+        assert (task.first_delay_seconds, task.interval_seconds, task.max_execution_seconds) == (60, 60, 30)
+        assert task.expires_at == task.created_at + 2 * minute
+
+
+def test_what_the_settings_say_is_what_tasks_without_options_get(field: Field, retry: Retries) -> None:
+    settings = RetrySettings(strategy="Increment", max_attempts=7, first_delay_seconds=11)
+    own = Retries(field.dsn, settings=settings)
+    task, _ = own.tasks.show(own.register(None, "notify", 1, interval_seconds=5).task_id)
+    assert (task.strategy, task.max_attempts, task.first_delay_seconds) == ("increment", 7, 11)
+
+
+async def test_a_strategy_in_the_settings_that_nobody_knows_is_found_out_at_the_start(field: Field) -> None:
+    own = Retries(field.dsn, settings=RetrySettings(strategy="nonsense"))
+    with pytest.raises(StrategyError, match="unknown strategy 'nonsense'"):
+        async with own.running():
+            pass
 
 
 def _nested(depth: int) -> list[Any]:
@@ -239,6 +326,38 @@ def test_what_is_no_connection_is_refused(retry: Retries) -> None:
         retry.register(nothing, "notify", {})
 
 
+@pytest.fixture
+def two_phases(scratch: Path) -> Iterator[tuple[Retries, Field]]:
+    """An application on a server that prepares transactions."""
+    with LocalPostgres(scratch / "prepares", {**THROWAWAY_SETTINGS, "max_prepared_transactions": "2"}) as server:
+        dsn = server.create_database("prepares")
+        retry = Retries(dsn)
+        retry.install()
+        yield retry, Field(dsn)
+
+
+async def test_a_transaction_that_commits_in_two_phases_takes_tasks_too(two_phases: tuple[Retries, Field]) -> None:
+    """PostgreSQL prepares no transaction that has notified: its workers are woken from outside."""
+    retry, field = two_phases
+    async with await psycopg.AsyncConnection.connect(field.dsn, autocommit=True) as listening:
+        await listening.execute('LISTEN "reach_retry.tasks"')
+        with engine(field.dsn) as made, Session(made, twophase=True) as session:
+            retry.register(session, "notify", 1)
+            session.commit()
+        with psycopg.connect(field.dsn) as connection:
+            connection.tpc_begin("two")
+            retry.register(connection, "notify", 2)
+            connection.tpc_prepare()
+            assert field.tasks() == 1
+            connection.tpc_commit()
+        async with await psycopg.AsyncConnection.connect(field.dsn) as asynchronous:
+            await asynchronous.tpc_begin("three")
+            await retry.register_async(asynchronous, "notify", 3)
+            await asynchronous.tpc_commit()
+        assert field.tasks() == 3
+        assert [each async for each in listening.notifies(timeout=30, stop_after=1)], "the workers are woken"
+
+
 async def test_a_transaction_that_stays_open_past_the_planned_time_runs_right_after_its_commit(
     retry: Retries, field: Field
 ) -> None:
@@ -292,6 +411,28 @@ def test_the_key_of_a_transaction_that_rolls_back_is_free_for_the_one_that_waits
         assert second.result().created
 
 
+_FORKED = """
+import os, signal, sys
+from agent_reach.retry import Retries
+retry = Retries(sys.argv[1])
+for number in (1, 2):
+    retry.register(None, "notify", number)
+retry._registrar._bell._lock.acquire()  # as when another thread is about to register at that moment
+child = os.fork()
+if child == 0:
+    signal.alarm(50)
+    retry.register(None, "notify", 3)
+    os._exit(0)
+retry._registrar._bell._lock.release()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_registers_whatever_its_parent_was_about(retry: Retries, field: Field) -> None:
+    subprocess.run([sys.executable, "-c", _FORKED, field.dsn], check=True, timeout=60)
+    assert field.tasks() == 3
+
+
 @pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
 def test_stricter_transactions_register_too_and_are_told_to_repeat_where_a_key_was_taken_meanwhile(
     retry: Retries, field: Field, level: psycopg.IsolationLevel
@@ -332,10 +473,11 @@ def test_the_transaction_decides_what_it_can_take(retry: Retries, field: Field) 
 
 
 def test_an_application_may_have_made_its_connections_its_own(retry: Retries, field: Field) -> None:
-    """Cursors with other placeholders, rows of another shape, JSON read and written by another package."""
+    """Cursors with other placeholders, rows of another shape, JSON and ids read and written by another package."""
     with psycopg.connect(field.dsn, row_factory=dict_row, cursor_factory=psycopg.RawCursor) as connection:
         set_json_loads(lambda _: "theirs", connection)
         set_json_dumps(lambda _: "null", connection)
+        connection.adapters.register_loader("uuid", TextLoader)
         first = retry.register(connection, "notify", {"order": 7}, unique_key="k")
         assert retry.register(connection, "notify", 8, unique_key="k") == Scheduled(first.task_id, created=False)
         with connection.pipeline():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -60,6 +61,24 @@ def test_older_tables_are_upgraded_with_what_is_in_them(
     assert left == [(kept.id,)], "the log of a task is kept as long as the task"
 
 
-def test_the_schema_is_a_plain_name_or_refused(database: str) -> None:
-    with pytest.raises(ValueError, match="plain lower-case"):
-        install(database, "a; DROP TABLE b")
+@pytest.mark.parametrize("name", ["a; DROP TABLE b", "public.x; --", "(select 1) x--", "MySchema", ""])
+def test_the_schema_is_a_plain_name_or_refused(database: str, name: str) -> None:
+    """Folded or quoted it would be another one; and it stands in every statement."""
+    for use in (lambda: install(database, name), lambda: Retries(database, schema_name=name)):
+        with pytest.raises(ValueError, match="plain lower-case"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"after": -1}, "the version that is installed is 0 to"),
+        ({"after": len(MIGRATIONS) + 1}, "the version that is installed is 0 to"),
+        ({"grant_to": ""}, "has a name"),
+        ({"grant_to": "a\0b"}, "has a name"),
+    ],
+)
+def test_what_cannot_be_installed_is_not_printed(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        install_sql(**arguments)
+    assert install_sql(after=len(MIGRATIONS)).count("INSERT INTO") == 0

@@ -65,9 +65,9 @@ async def test_what_happens_is_counted_timed_and_traced(
     assert counted("reach.retry.waited") == {("number",): 1}
     assert counted("reach.retry.exhausted") == {("number",): 1}
     assert counted("reach.retry.depth") == {
-        ("number", "WAITING"): 3,
-        ("number", "RUNNING"): 0,
-        ("elsewhere", "WAITING"): 1,
+        ("reach_retry", "number", "WAITING"): 3,
+        ("reach_retry", "number", "RUNNING"): 0,
+        ("reach_retry", "elsewhere", "WAITING"): 1,
     }
     lateness: Any = found["reach.retry.lateness"].data.data_points
     assert [point.count for point in lateness] == [5]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, assert_type
 
 import psycopg
 import pytest
 
-from agent_reach.retry import HandlerError, Retries, Scheduled, StrategyError
+from agent_reach.retry import HandlerError, RegistrationError, Report, Retries, Scheduled, StrategyError, install
 
 retry = Retries("host=nowhere")
 
@@ -123,6 +123,72 @@ def test_a_strategy_without_its_interval_is_refused() -> None:
         @retry.on_failure(strategy="fibonacci")
         def charge(number: int) -> None:
             pass
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({"include": KeyboardInterrupt}, "include must be an exception class"),
+        ({"exclude": (ValueError, "TypeError")}, "exclude must be an exception class"),
+        ({"uncounted": [ValueError]}, "uncounted must be an exception class"),
+        ({"include": ValueError("instance")}, "include must be an exception class"),
+    ],
+)
+def test_errors_are_exception_classes(rules: dict[str, Any], told: str) -> None:
+    with pytest.raises(HandlerError, match=told):
+        retry.on_failure(**rules)
+
+
+@pytest.mark.parametrize("decorator", [retry.listener, retry.on_failure])
+@pytest.mark.parametrize("options", [{"max_atempts": 9}, {"maxattempts": 3}, {"priority": "high"}])
+def test_options_that_no_task_can_have_are_refused_at_decoration(decorator: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(RegistrationError, match=next(iter(options))):
+        decorator(code="options", **options)(once)
+
+
+def lists(number: int) -> Iterator[int]:
+    yield number
+
+
+async def streams(number: int) -> AsyncIterator[int]:
+    yield number
+
+
+class Streams:
+    async def __call__(self, number: int) -> AsyncIterator[int]:
+        yield number
+
+
+@pytest.mark.parametrize("generator", [lists, streams, Streams, Streams()])
+def test_a_listener_that_is_a_generator_would_do_nothing_and_is_refused(generator: Any) -> None:
+    with pytest.raises(HandlerError, match="is a generator"):
+        retry.listener("generator")(generator)
+
+
+def test_callbacks_are_given_or_decorated_with_their_code_or_without() -> None:
+    @retry.at_end(code="y")
+    def at_end(_: Report) -> None:
+        pass
+
+    @retry.after_attempt
+    def after_attempt(_: Report) -> None:
+        pass
+
+    assert retry.after_attempt(at_end, "z") is at_end
+    assert retry._callbacks.at_end == [("y", at_end)]
+    assert retry._callbacks.after_attempt == [(None, after_attempt), ("z", at_end)]
+
+
+def test_a_connection_string_is_read_at_once_and_never_repeated() -> None:
+    for make in (
+        lambda: Retries("postgresql+psycopg://shop:hush@localhost/shop"),
+        lambda: Retries("host=localhost", direct_dsn="postgresql+psycopg://shop:hush@localhost/shop"),
+        lambda: install("hush hush"),
+    ):
+        with pytest.raises(ValueError, match="cannot be read") as told:
+            make()
+        assert "hush" not in str(told.value)
+        assert told.value.__suppress_context__, "psycopg's error repeats it"
 
 
 def test_the_same_function_cannot_be_decorated_twice_under_one_code() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from agent_reach.durable import EngineSettings
 from agent_reach.retry import RetrySettings
 
 
@@ -55,6 +56,13 @@ def test_the_defaults() -> None:
         ({"first_delay_seconds": -1}, "greater than or equal to 0"),
         ({"log_level": "LOUD"}, "'DEBUG', 'INFO'"),
         ({"unheard_of": 1}, "not permitted"),
+        ({"max_attempts": 1_000_001}, "less than or equal to 1000000"),
+        *(
+            ({name: number}, "less than or equal to")
+            for name, setting in RetrySettings.model_fields.items()
+            for number in (float("inf"), float("nan"))
+            if setting.annotation is float
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -69,6 +77,11 @@ def test_they_come_from_the_environment_and_code_goes_first(monkeypatch: pytest.
     settings = RetrySettings(scan_interval_seconds=9)
     assert (settings.scan_interval_seconds, settings.instance_timeout_seconds) == (9, 240)
     assert RetrySettings().scan_interval_seconds == 7
+
+
+def test_levels_are_taken_in_upper_and_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REACH_RETRY_LOG_LEVEL", "warning")
+    assert RetrySettings().log_level == "WARNING"
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
@@ -90,7 +103,19 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 
 def test_the_engine_is_told() -> None:
-    settings = RetrySettings(concurrency=200, instance_timeout_seconds=240)
-    assert settings.for_engine().lease_seconds == 240
+    settings = RetrySettings(
+        concurrency=200,
+        max_in_memory=500,
+        instance_timeout_seconds=240,
+        heartbeat_seconds=7,
+        sweep_seconds=11,
+        drain_seconds=13,
+        scan_interval_seconds=3,
+        preload_multiplier=5,
+    )
+    assert settings.for_engine() == EngineSettings(
+        lease_seconds=240, heartbeat_seconds=7, sweep_seconds=11, drain_seconds=13
+    )
     queue = settings.for_queue()
-    assert (queue.slots, queue.concurrency, queue.batch_size, queue.preload_seconds) == (3000, 200, 100, 40)
+    assert (queue.slots, queue.concurrency, queue.batch_size) == (500, 200, 100)
+    assert (queue.scan_interval_seconds, queue.preload_seconds) == (3, 15)

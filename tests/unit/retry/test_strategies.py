@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_reach.retry import BACKOFF, FIBONACCI, FIXED, INCREMENT, Strategy, StrategyError
-from agent_reach.retry.strategies import MAX_GAP_SECONDS, check, gap_seconds, planned_seconds
+from agent_reach.retry.strategies import MAX_GAP_SECONDS, check, gap_seconds
 
 ALL = [FIXED, INCREMENT, FIBONACCI, BACKOFF]
+
+
+def planned_seconds(strategy: Strategy, attempts: int, interval: float | None, first_delay: float) -> list[float]:
+    """The planned moments of so many attempts, in seconds after the task's creation."""
+    moments = [first_delay]
+    for attempt in range(1, attempts):
+        moments.append(moments[-1] + gap_seconds(strategy, attempt, interval, first_delay))
+    return moments
 
 
 @pytest.mark.parametrize(
