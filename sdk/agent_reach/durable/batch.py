@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from .claims import Action, Claim, Done, Release, Settlement
+from .claims import Action, Claim, ClaimKey, Done, Release, Settlement
 from .queue import TableQueue
 
 
@@ -37,13 +37,16 @@ class Office(Protocol):
         """Takes an answer to be written."""
 
     def closed(self, count: int) -> None:
-        """Notes that this many rows are no longer with the handler."""
+        """Notes that this many places are free again, and that the handler may be through with a row."""
 
 
 class Batch:
     """Up to ``batch_size`` claims with their handler; a suspect comes alone.
 
     What the handler leaves unsettled, by returning or raising, is released with a backoff and logged.
+
+    A claim may get lost while it is at work: somebody cancelled it, or our lease has expired. If this process claims the
+    row again, its new claim waits until the handler is through with the lost one: when it settles that, too, or ends.
     """
 
     def __init__(self, office: Office, claims: Sequence[Claim]) -> None:
@@ -53,6 +56,7 @@ class Batch:
         self._committing: set[UUID] = set()
         self._answers: list[asyncio.Future[bool]] = []
         self._lost: set[UUID] = set()
+        self._lingering: dict[UUID, Claim] = {}
         self._on_lost: dict[UUID, list[Callable[[], None]]] = {}
 
     @property
@@ -89,9 +93,9 @@ class Batch:
             attempts = await self._office.begin(wanted)
             for claim in wanted:
                 if claim.id not in attempts:
-                    self.lose([claim.id])
+                    self.lose({claim.key})
                 elif claim.id in self._open:
-                    self._open[claim.id] = replace(claim, attempts=attempts[claim.id])
+                    self._open[claim.id] = claim.started(attempts[claim.id])
                     self._started.add(claim.id)
         return [self._open[claim.id] for claim in wanted if claim.id in self._open]
 
@@ -101,7 +105,7 @@ class Batch:
         """Says what becomes of a claim. Its place is free at once; the answer is written soon, with others.
 
         Args:
-            claim: one of this batch.
+            claim: one of this batch. For one that is lost it says only that the handler is through with it.
             action: what becomes of the row.
             result: for the queue's ``apply``.
             urgent: write it at once, because losing it would mean doing something twice.
@@ -113,14 +117,13 @@ class Batch:
         Raises:
             ValueError: the claim is not of this batch, or settled already.
         """
-        held = self._open.pop(claim.id, None)
+        held = self._close(claim)
         if held is None:
             if not self.lost(claim):
                 raise ValueError(f"claim {claim.id} is not in this batch, or settled already")
             refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             refused.set_result(False)
             return refused
-        self._office.closed(1)
         answer = self._office.submit(Settlement(held, action, result), urgent=urgent or held.suspect)
         self._answers.append(answer)
         return answer
@@ -154,12 +157,11 @@ class Batch:
                 if not isinstance(settlement.action, Release):
                     await self._office.queue.apply(connection, [settlement])
         except ClaimLostError:
-            self.lose([claim.id])
+            self.lose({settlement.claim.key})
             raise
         finally:
             self._committing.discard(claim.id)
-        if self._open.pop(claim.id, None) is not None:
-            self._office.closed(1)
+        self._close(claim)
 
     def hold(self, claim: Claim) -> None:
         """Notes that a thread settles a claim in a transaction of its own, with ``TableQueue.settle``.
@@ -176,8 +178,8 @@ class Batch:
     def let_go(self, claim: Claim, *, settled: bool) -> None:
         """Notes how the transaction announced by :meth:`hold` has ended: committed, or rolled back."""
         self._committing.discard(claim.id)
-        if settled and self._open.pop(claim.id, None) is not None:
-            self._office.closed(1)
+        if settled:
+            self._close(claim)
 
     def lost(self, claim: Claim) -> bool:
         """Says whether this process has lost the claim: whatever is done for it from now on counts for nothing."""
@@ -190,26 +192,46 @@ class Batch:
         else:
             self._on_lost.setdefault(claim.id, []).append(call)
 
-    async def wait_lost(self, claim: Claim) -> None:
-        """Returns when the claim is lost: to be raced against long work, so as to stop it."""
-        lost = asyncio.Event()
-        self.on_lost(claim, lost.set)
-        await lost.wait()
+    def _close(self, claim: Claim) -> Claim | None:
+        """Notes that the handler is through with a claim; returns it as it was started, unless it is lost."""
+        held = self._open.pop(claim.id, None)
+        if held is not None:
+            self._office.closed(1)
+        elif self._lingering.pop(claim.id, None) is not None:
+            self._office.closed(0)
+        return held
 
     def _refuse(self, claim: Claim) -> NoReturn:
         raise ClaimLostError(f"claim {claim.id} is not ours any more")
 
     # -- for the worker ---------------------------------------------------------------------------------------------
 
-    def lose(self, ids: Iterable[UUID] | None = None) -> int:
-        """Drops claims that are no longer ours and signals it; all that are open if no ids are given."""
-        lost = [key for key in (list(self._open) if ids is None else ids) if self._open.pop(key, None) is not None]
-        self._lost.update(lost)
-        for key in lost:
-            for call in self._on_lost.pop(key, ()):
+    def lose(self, keys: Container[ClaimKey] | None = None) -> int:
+        """Drops open claims that are no longer ours and signals it; all of them if no keys are given."""
+        lost = [claim for claim in self._open.values() if keys is None or claim.key in keys]
+        for claim in lost:
+            del self._open[claim.id]
+            self._lost.add(claim.id)
+            self._lingering[claim.id] = claim
+        for claim in lost:
+            for call in self._on_lost.pop(claim.id, ()):
                 call()
         self._office.closed(len(lost))
         return len(lost)
+
+    def at_work_on(self, ids: AbstractSet[UUID]) -> set[UUID]:
+        """Returns those of these rows that the handler is not through with."""
+        return (self._open.keys() & ids) | (self._lingering.keys() & ids)
+
+    def overtaken_by(self, claims: Mapping[UUID, Claim]) -> set[ClaimKey]:
+        """Returns the open claims that cannot be ours any more, since their rows were claimed again.
+
+        Args:
+            claims: of this process, by the row's id.
+        """
+        return {
+            claim.key for claim in self.watched() if claim.id in claims and claim.claim_no < claims[claim.id].claim_no
+        }
 
     def watched(self) -> list[Claim]:
         """Returns the open claims that must still be ours in the table."""

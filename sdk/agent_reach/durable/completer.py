@@ -10,19 +10,17 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-import structlog
 from psycopg_pool import AsyncConnectionPool
 
 from .backoff import exponential_jitter
 from .claims import Release, Settlement
+from .log import Log
 from .outage import Outage, is_transient, transaction
 from .queue import TableQueue
 from .settings import QueueSettings
 
 # Rows in one transaction: more would hold their locks for long and gain nothing.
 _MAX_FLUSH = 500
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,7 @@ class Completer:
         queue: the table.
         settings: how long an answer waits for company, and how long a row that cannot be written is put off.
         on_stored: called after each commit with the settlements that passed the fence.
+        log: where failures go.
     """
 
     def __init__(
@@ -47,6 +46,7 @@ class Completer:
         queue: TableQueue,
         settings: QueueSettings,
         on_stored: Callable[[Sequence[Settlement]], None],
+        log: Log,
     ) -> None:
         self._pool = pool
         self._queue = queue
@@ -54,7 +54,8 @@ class Completer:
         self._on_stored = on_stored
         self._entries: deque[_Entry] = deque()
         self._writing: list[_Entry] = []
-        self._outage = Outage("settle", queue=queue.name)
+        self._log = log
+        self._outage = Outage("settle", log, queue=queue.name)
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
         self._wanted = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -130,15 +131,15 @@ class Completer:
             else:
                 self._outage.succeeded()
                 self._on_stored(stored)
-                passed = {settlement.claim.id for settlement in stored}
+                passed = {settlement.claim.key for settlement in stored}
                 for entry in entries:
-                    _resolve(entry, passed=entry.settlement.claim.id in passed)
+                    _resolve(entry, passed=entry.settlement.claim.key in passed)
                 return
 
     async def _write(self, entries: Sequence[_Entry]) -> list[Settlement]:
         async with transaction(self._pool) as connection:
             passed = await self._queue.settle(connection, [entry.settlement for entry in entries])
-            stored = [entry.settlement for entry in entries if entry.settlement.claim.id in passed]
+            stored = [entry.settlement for entry in entries if entry.settlement.claim.key in passed]
             verdicts = [settlement for settlement in stored if not isinstance(settlement.action, Release)]
             if verdicts:
                 await self._queue.apply(connection, verdicts)
@@ -147,7 +148,7 @@ class Completer:
     async def _store_without_verdict(self, entry: _Entry, error: Exception) -> None:
         """Releases the row whose answer cannot be written; the handler gets it again after a while."""
         claim = entry.settlement.claim
-        log = _log.bind(queue=self._queue.name, id=str(claim.id))
+        log = self._log.bind(queue=self._queue.name, id=str(claim.id))
         _resolve(entry, passed=False)
         if isinstance(entry.settlement.action, Release):
             # Nothing lighter is left to try. The row stays ours until this process ends, when it is swept.

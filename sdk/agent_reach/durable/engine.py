@@ -5,33 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-import structlog
 from psycopg_pool import AsyncConnectionPool
 
 from .clock import DatabaseClock
 from .ddl import check_name
 from .lease import Lease
+from .log import Log, default_log
 from .notify import Notifier, listen
 from .outage import Outage, transaction
 from .queue import TableQueue
 from .settings import EngineSettings, QueueSettings
 from .slots import Reservation, SuspectGate
+from .stats import EngineStats
 from .tasks import cancel_and_wait
-from .worker import Handler, QueueStats, Worker
+from .worker import Handler, Worker
 
 # Rows freed by one statement of the sweep.
 _SWEEP_ROWS = 1000
 # How long answers may take to reach the table, and the lease to be given up, once all handlers have ended.
 _FLUSH_SECONDS = 5.0
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,11 @@ class Consumer:
     settings: QueueSettings = field(default_factory=QueueSettings)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """The engine at this moment.
-
-    Attributes:
-        lease_age_seconds: since the lease was last renewed; infinite without one.
-        queues: by the queue's name.
-    """
-
-    lease_age_seconds: float
-    queues: Mapping[str, QueueStats]
-
-
 class Engine:
     """Works queues until it is stopped, through crashes of others and outages of PostgreSQL.
+
+    Entered (``async with``), it works while the block runs. Should it fail, which is a defect, it ends the block with
+    its error, as a :class:`asyncio.TaskGroup` does: a process shall not live on that does nothing any more.
 
     Args:
         pool: open, for the engine's role. A pooler in transaction mode may be behind it; then its connections must not
@@ -69,6 +59,7 @@ class Engine:
             pool's connection string, and the queues rely on their scans and :meth:`wake`.
         settings: the lease, the sweep and the drain.
         name: says to people which process this is; host and process id if not given.
+        log: where all of the engine writes to, with the levels and the form that it has; structlog's if not given.
 
     Raises:
         ValueError: a queue of another schema, or two consumers of one queue.
@@ -84,9 +75,11 @@ class Engine:
         direct_dsn: str | None = None,
         settings: EngineSettings | None = None,
         name: str | None = None,
+        log: Log | None = None,
     ) -> None:
         self.settings = settings or EngineSettings()
-        self.notifier = Notifier(pool)
+        self._log = log or default_log()
+        self.notifier = Notifier(pool, self._log)
         self._pool = pool
         self._schema = check_name(schema)
         self._direct_dsn = direct_dsn
@@ -95,7 +88,7 @@ class Engine:
         if not isinstance(heartbeat_dsn, str):
             raise TypeError("the heartbeat needs direct_dsn, or a pool with a plain connection string")
         self._clock = DatabaseClock()
-        self._lease = Lease(pool, heartbeat_dsn, schema, self.settings, self._name, self._clock)
+        self._lease = Lease(pool, heartbeat_dsn, schema, self.settings, self._name, self._clock, self._log)
         gate = SuspectGate()
         self._workers: dict[str, Worker] = {}
         for consumer in consumers:
@@ -103,10 +96,20 @@ class Engine:
             if queue.schema != schema or queue.name in self._workers:
                 raise ValueError(f"queue {queue.name} is not of schema {schema}, or has two consumers")
             self._workers[queue.name] = Worker(
-                pool, queue, consumer.handler, consumer.settings, self._lease, self._clock, gate, self.notifier.poke
+                pool,
+                queue,
+                consumer.handler,
+                consumer.settings,
+                self._lease,
+                self._clock,
+                gate,
+                self.notifier.poke,
+                self._log,
             )
         self._stopping = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
+        self._block: asyncio.Task[Any] | None = None
+        self._block_cut_short = False
 
     @property
     def instance_id(self) -> UUID:
@@ -123,11 +126,24 @@ class Engine:
         if self._main is not None:
             raise RuntimeError("an engine starts once; make a new one")
         self._main = asyncio.create_task(self._run(), name=f"durable-{self._schema}")
-        self._main.add_done_callback(_report)
+        self._main.add_done_callback(self._ended)
 
     async def wait_ready(self) -> None:
         """Returns once there is a lease, so that rows are claimed and reservations granted."""
         await self._lease.wait_registered()
+
+    async def wait_ended(self) -> None:
+        """Returns once the engine has stopped: for who must not go on without it, and did not enter it.
+
+        Raises:
+            RuntimeError: it was not started.
+            BaseExceptionGroup: it has failed; this is a defect.
+        """
+        if self._main is None:
+            raise RuntimeError("the engine was not started")
+        await asyncio.wait({self._main})
+        if not self._main.cancelled():
+            self._main.result()
 
     async def stop(self) -> None:
         """Stops in good order: hands back what has not started, lets the rest end, writes the answers, goes.
@@ -136,13 +152,13 @@ class Engine:
         are released with the attempt spent; one that swallows the cancellation holds up the end. Safe to call twice.
 
         Raises:
-            ExceptionGroup: the engine had failed before; this is a defect.
+            BaseExceptionGroup: the engine had failed before; this is a defect.
         """
         if self._main is None:
             return
         self._stopping.set()
         try:
-            await asyncio.shield(self._main)
+            await self.wait_ended()
         except asyncio.CancelledError:
             await cancel_and_wait([self._main])
             raise
@@ -156,7 +172,7 @@ class Engine:
         """
         self._workers[queue].wake(run_at)
 
-    def reserve(self, queue: str, count: int) -> Reservation:
+    def reserve(self, queue: str, count: int, *, ahead_of_others: bool = False) -> Reservation:
         """Keeps up to ``count`` free places for rows that the caller inserts as already claimed.
 
         ::
@@ -166,8 +182,14 @@ class Engine:
                 places.adopt(claims)
 
         Only for rows due within the queue's ``preload_seconds``, and never in a transaction of somebody else's.
+
+        Args:
+            queue: the queue's name.
+            count: how many places are wanted.
+            ahead_of_others: also while rows that are due wait in the table for a place. By default nothing is granted
+                then, so that newer rows do not slip past older ones; somebody who waits for this very row may.
         """
-        return self._workers[queue].reserve(count)
+        return self._workers[queue].reserve(count, ahead_of_others=ahead_of_others)
 
     def stats(self) -> EngineStats:
         """Returns what the engine holds at this moment, for metrics."""
@@ -176,11 +198,19 @@ class Engine:
 
     async def __aenter__(self) -> Self:
         self.start()
+        self._block = asyncio.current_task()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        block, self._block = self._block, None
+        if block is not None and self._block_cut_short:
+            if not isinstance(error, asyncio.CancelledError):
+                # The block was over before it was cancelled; nobody behind it shall be.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            block.uncancel()
         await self.stop()
 
     async def _run(self) -> None:
@@ -192,7 +222,9 @@ class Engine:
             if self._direct_dsn is not None:
                 name = f"durable-listen-{self._schema}"
                 watching.append(
-                    group.create_task(listen(self._direct_dsn, [*self._workers], self._notified, name=name))
+                    group.create_task(
+                        listen(self._direct_dsn, [*self._workers], self._notified, name=name, log=self._log)
+                    )
                 )
             await self._stopping.wait()
             await cancel_and_wait(watching)
@@ -210,7 +242,7 @@ class Engine:
             return
         _, late = await asyncio.wait(tasks, timeout=_FLUSH_SECONDS)
         if late:
-            _log.warning("durable.stopped_early", without=what)
+            self._log.warning("durable.stopped_early", without=what)
         await cancel_and_wait(late)
 
     async def _resign(self) -> None:
@@ -218,7 +250,15 @@ class Engine:
             async with asyncio.timeout(_FLUSH_SECONDS):
                 await self._lease.resign()
         except Exception as error:  # noqa: BLE001 - then the lease expires by itself
-            _log.warning("durable.lease_left_to_expire", error=type(error).__name__)
+            self._log.warning("durable.lease_left_to_expire", error=type(error).__name__)
+
+    def _ended(self, main: asyncio.Task[None]) -> None:
+        """Says at once when the engine has failed, and ends the block that it was entered for."""
+        if main.cancelled() or (error := main.exception()) is None:
+            return
+        self._log.critical("durable.engine_failed", exc_info=error)
+        if self._block is not None:
+            self._block_cut_short = self._block.cancel()
 
     def _lease_lost(self) -> None:
         for worker in self._workers.values():
@@ -229,8 +269,8 @@ class Engine:
 
     async def _sweep(self) -> None:
         """Frees the rows of dead processes, and keeps our own books straight."""
-        outages = {worker: Outage("sweep", queue=worker.queue.name) for worker in self._workers.values()}
-        burial = Outage("burial")
+        outages = {worker: Outage("sweep", self._log, queue=worker.queue.name) for worker in self._workers.values()}
+        burial = Outage("burial", self._log)
         while True:
             await asyncio.sleep(self.settings.sweep_seconds)
             # After an outage everybody's lease may look expired; those who live get the time to renew it.
@@ -257,12 +297,6 @@ class Engine:
             async with transaction(self._pool) as connection:
                 freed, earliest = await worker.queue.sweep(connection, _SWEEP_ROWS)
             if freed:
-                _log.info("durable.orphans_freed", queue=worker.queue.name, rows=freed)
+                self._log.info("durable.orphans_freed", queue=worker.queue.name, rows=freed)
                 worker.wake(earliest)
                 self.notifier.poke(worker.queue.name, earliest)
-
-
-def _report(main: asyncio.Task[None]) -> None:
-    """Says at once that the engine has failed, which :meth:`Engine.stop` would only say at the end."""
-    if not main.cancelled() and (error := main.exception()) is not None:
-        _log.critical("durable.engine_failed", exc_info=error)

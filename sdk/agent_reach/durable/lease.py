@@ -12,16 +12,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
-import structlog
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
 from .clock import DatabaseClock
 from .ddl import check_name
+from .log import Log
 from .outage import Outage, transaction
 from .settings import EngineSettings
-
-_log = structlog.get_logger(__name__)
 
 
 class Lease:
@@ -37,6 +35,7 @@ class Lease:
         settings: the lease's length and beat.
         name: says to people which process this is.
         clock: learns the database's time from every registration.
+        log: where it is said that it was lost, and why.
     """
 
     def __init__(
@@ -47,6 +46,7 @@ class Lease:
         settings: EngineSettings,
         name: str,
         clock: DatabaseClock,
+        log: Log,
     ) -> None:
         self._pool = pool
         self._dsn = dsn
@@ -54,6 +54,7 @@ class Lease:
         self._settings = settings
         self._name = name
         self._clock = clock
+        self._log = log
         self._heartbeat: _Heartbeat | None = None
         self._registered = asyncio.Event()
         self._patient_until = float("-inf")
@@ -87,7 +88,9 @@ class Lease:
         while True:
             began = await self._register()
             lost = asyncio.Event()
-            self._heartbeat = _Heartbeat(self._dsn, self._table, self.instance_id, self._settings, lost, began)
+            self._heartbeat = _Heartbeat(
+                self._dsn, self._table, self.instance_id, self._settings, lost, began, self._log
+            )
             self._heartbeat.start()
             self._registered.set()
             try:
@@ -96,7 +99,7 @@ class Lease:
                 self._registered.clear()
                 self._heartbeat.stop()
                 self._heartbeat = None
-            _log.warning("durable.lease_lost", instance=str(self.instance_id), name=self._name)
+            self._log.warning("durable.lease_lost", instance=str(self.instance_id), name=self._name)
             self.instance_id = uuid4()
             on_lost()
 
@@ -117,17 +120,17 @@ class Lease:
             await cursor.execute("SELECT clock_timestamp()")
             for (now,) in await cursor.fetchall():
                 if self._clock.observe(now, asked_at) > self._settings.heartbeat_seconds:
-                    _log.warning("durable.clock_was_set_forward")
+                    self._log.warning("durable.clock_was_set_forward")
                     self._patient_until = time.monotonic() + self._settings.lease_seconds
             if time.monotonic() < self._patient_until:
                 return
             await cursor.execute(f"DELETE FROM {self._table} WHERE expires_at < clock_timestamp()")
             if cursor.rowcount:
-                _log.info("durable.dead_instances", count=cursor.rowcount)
+                self._log.info("durable.dead_instances", count=cursor.rowcount)
 
     async def _register(self) -> float:
         """Inserts our row; returns the local monotonic time from which the lease counts."""
-        outage = Outage("register")
+        outage = Outage("register", self._log)
         while True:
             began = time.monotonic()
             try:
@@ -171,6 +174,7 @@ class _Heartbeat(threading.Thread):
         settings: EngineSettings,
         lost: asyncio.Event,
         began: float,
+        log: Log,
     ) -> None:
         super().__init__(name="durable-heartbeat", daemon=True)
         self.ticked_at = self.renewed_at = self._failed_at = began
@@ -181,7 +185,7 @@ class _Heartbeat(threading.Thread):
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._stopped = threading.Event()
-        self._outage = Outage("heartbeat", instance=str(instance_id))
+        self._outage = Outage("heartbeat", log, instance=str(instance_id))
 
     @property
     def steady(self) -> bool:

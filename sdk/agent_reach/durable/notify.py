@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
+from .log import Log
 from .outage import Outage, transaction
 
 # PostgreSQL serialises the commits of notifying transactions, so they must be few.
@@ -34,10 +35,12 @@ class Notifier:
 
     Args:
         pool: where connections come from.
+        log: where failures go; structlog's if not given.
     """
 
-    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Any], log: Log | None = None) -> None:
         self._pool = pool
+        self._log = log
         self._poked: dict[str, datetime | None] = {}
         self._wanted = asyncio.Event()
         self._closing = False
@@ -59,7 +62,7 @@ class Notifier:
 
     async def run(self) -> None:
         """Sends what was poked, until :meth:`close`. A notification that cannot be sent is dropped: scans go on."""
-        outage = Outage("notify")
+        outage = Outage("notify", self._log)
         while not (self._closing and not self._poked):
             await self._wanted.wait()
             self._wanted.clear()
@@ -105,7 +108,7 @@ def payload(run_at: datetime | None) -> str:
 
 
 async def listen(
-    dsn: str, channels: Sequence[str], wake: Callable[[str, datetime | None], None], *, name: str
+    dsn: str, channels: Sequence[str], wake: Callable[[str, datetime | None], None], *, name: str, log: Log
 ) -> None:
     """Calls ``wake(channel, run_at)`` for every notification, for ever; reconnects by itself.
 
@@ -116,8 +119,9 @@ async def listen(
         channels: the queues' tables.
         wake: called on the loop.
         name: the connection's application name.
+        log: where failures go.
     """
-    outage = Outage("listen")
+    outage = Outage("listen", log)
     while True:
         try:
             connection = await AsyncConnection.connect(

@@ -9,19 +9,17 @@ from random import Random
 from typing import Any
 
 import psycopg
-import structlog
 from psycopg import AsyncConnection, errors
 from psycopg_pool import AsyncConnectionPool
 
 from .backoff import exponential_jitter
+from .log import Log, default_log
 
 # How long one round of statements may take before its connection counts as dead (a network that swallows packets
 # says nothing). Far above what any of ours needs.
 STATEMENT_TIMEOUT_SECONDS = 30.0
 
 _BASE_SECONDS, _CAP_SECONDS = 0.1, 3.0
-
-_log = structlog.get_logger(__name__)
 
 
 def is_transient(error: Exception) -> bool:
@@ -56,11 +54,12 @@ class Outage:
 
     Args:
         activity: what fails, for the log: "claim", "settle".
+        log: where it goes; structlog's if not given.
         fields: more for the log, such as the queue.
     """
 
-    def __init__(self, activity: str, **fields: object) -> None:
-        self._log = _log.bind(activity=activity, **fields)
+    def __init__(self, activity: str, log: Log | None = None, **fields: object) -> None:
+        self._log = (log or default_log()).bind(activity=activity, **fields)
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
         self._failures = 0
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
-from .claims import Claim, Claimed, Release, Settlement
+from .claims import Claim, Claimed, ClaimKey, Release, Settlement
 from .ddl import check_name
 from .reading import fetch_readable
 from .settling import verdict_rows, write_releases, write_starts, write_verdicts
@@ -90,8 +90,8 @@ class TableQueue:
     def beside(self, settlements: Sequence[Settlement]) -> str:  # noqa: ARG002 - for those who override it
         """Returns a statement that is done in the one that settles these, such as an INSERT into a log; "" is none.
 
-        It reads what passed the fence from ``settled``, which has ``id``, ``owner`` and the ``verdict_columns``. Where
-        that is enough, it costs less than :meth:`apply`.
+        It reads what passed the fence from ``settled``, which has ``id``, ``owner``, ``claim_no`` and the
+        ``verdict_columns``. Where that is enough, it costs less than :meth:`apply`.
         """
         return ""
 
@@ -122,20 +122,21 @@ class TableQueue:
         """
         return Settlement(claim, Release(_UNREADABLE_SECONDS))
 
-    async def settle(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[UUID]:
+    async def settle(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[ClaimKey]:
         """Puts rows back or finishes them, where the fence ``(id, owner, claim_no)`` still holds.
 
         Runs in the caller's transaction, before :meth:`apply`. An override that does all in one statement sets the
         durable columns as this one does and returns what passed.
 
         Returns:
-            The ids that passed; for the others somebody else has the say by now.
+            The claims that passed; for the others somebody else has the say by now. Two claims of one row may be
+            settled together, of which at most one passes.
         """
         # In order of id, so that two writers of the same rows tend to wait for each other instead of deadlocking.
         ordered = sorted(settlements, key=lambda settlement: settlement.claim.id)
         verdicts = [settlement for settlement in ordered if not isinstance(settlement.action, Release)]
         releases = [settlement for settlement in ordered if isinstance(settlement.action, Release)]
-        passed: set[UUID] = set()
+        passed: set[ClaimKey] = set()
         if verdicts:
             passed |= await write_verdicts(connection, self, verdicts)
         if releases:

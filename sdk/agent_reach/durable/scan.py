@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 from .claims import Claim, Claimed
 from .clock import DatabaseClock
 from .lease import Lease
+from .log import Log
 from .low_water import LowWater
 from .outage import Outage, transaction
 from .queue import PRIORITIES, TableQueue
@@ -75,6 +76,7 @@ class Scanner:
         lease: under whose id rows are claimed.
         clock: learns the database's time from every claim.
         hands: who takes the rows.
+        log: where failures go.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Scanner:
         lease: Lease,
         clock: DatabaseClock,
         hands: Hands,
+        log: Log,
     ) -> None:
         self._pool = pool
         self._queue = queue
@@ -92,6 +95,7 @@ class Scanner:
         self._lease = lease
         self._clock = clock
         self._hands = hands
+        self._log = log
         self._low_water = LowWater()
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
         self._wanted = True
@@ -116,7 +120,7 @@ class Scanner:
 
     async def run(self) -> None:
         """Claims until the hands are draining."""
-        outage = Outage("claim", queue=self._queue.name)
+        outage = Outage("claim", self._log, queue=self._queue.name)
         scan_at = 0.0
         while not self._hands.draining:
             self._event.clear()
@@ -143,7 +147,7 @@ class Scanner:
 
     async def look_back(self) -> None:
         """Looks below the marks, by the clock and when it is woken, until the hands are draining."""
-        outage = Outage("look-back", queue=self._queue.name)
+        outage = Outage("look-back", self._log, queue=self._queue.name)
         while True:
             await wait(self._back_event, self._settings.full_scan_seconds)
             self._back_event.clear()

@@ -10,7 +10,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
-from .claims import Claim, Done, Later, Release, Settlement
+from .claims import Claim, ClaimKey, Done, Later, Release, Settlement
 from .recordset import Recordset
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ async def write_starts(
 
 async def write_verdicts(
     connection: AsyncConnection[Any], queue: TableQueue, settlements: Sequence[Settlement]
-) -> set[UUID]:
-    """Finishes rows, or puts them back for later; returns the ids that passed the fence."""
+) -> set[ClaimKey]:
+    """Finishes rows, or puts them back for later; returns the claims that passed the fence."""
     own = "".join(f", s.{name}" for name in queue.verdict_columns)
     beside = queue.beside(settlements)
     cursor = connection.cursor(row_factory=tuple_row)
@@ -69,19 +69,19 @@ async def write_verdicts(
                 {queue.verdict_extra}
             FROM {queue.verdict_rows.source("s")}
             WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
-            RETURNING t.id, s.owner{own}
+            RETURNING t.id, s.owner, s.claim_no{own}
         ){f", beside AS ({beside})" if beside else ""}
-        SELECT id FROM settled
+        SELECT id, claim_no FROM settled
         """,
         {**queue.parameters, "s": queue.verdict_rows.encode(_verdict(queue, each) for each in settlements)},
     )
-    return {row_id for (row_id,) in await cursor.fetchall()}
+    return set(await cursor.fetchall())
 
 
 async def write_releases(
     connection: AsyncConnection[Any], queue: TableQueue, settlements: Sequence[Settlement]
-) -> set[UUID]:
-    """Puts rows back without a verdict; returns the ids that passed the fence."""
+) -> set[ClaimKey]:
+    """Puts rows back without a verdict; returns the claims that passed the fence."""
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
         f"""
@@ -100,14 +100,14 @@ async def write_releases(
             started_at = NULL
             {queue.release_extra}
         FROM held AS s WHERE t.id = s.id
-        RETURNING t.id, s.started
+        RETURNING t.id, t.claim_no, s.started
         """,
         {**queue.parameters, "s": _RELEASED.encode(_releases(settlements))},
     )
     released = await cursor.fetchall()
-    if started := [row_id for row_id, was_started in released if was_started]:
+    if started := [row_id for row_id, _, was_started in released if was_started]:
         await queue.returned(connection, started)
-    return {row_id for row_id, _ in released}
+    return {(row_id, claim_no) for row_id, claim_no, _ in released}
 
 
 def _fence(claim: Claim) -> tuple[UUID, UUID, int]:

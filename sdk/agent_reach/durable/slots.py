@@ -19,7 +19,8 @@ class Reservation:
 
     Attributes:
         owner: the instance that the rows are inserted for.
-        granted: how many places there are; 0 when the engine is full, behind, stopping, or without a lease.
+        granted: how many places there are; 0 when the engine is full, stopping, or without a lease, and while rows wait
+            in the table that this one would slip past.
     """
 
     def __init__(

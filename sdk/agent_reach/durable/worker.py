@@ -3,55 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from random import Random
 from typing import Any
 from uuid import UUID
 
-import structlog
 from psycopg_pool import AsyncConnectionPool
 
 from .backoff import exponential_jitter
 from .batch import Batch
-from .claims import Claim, Done, Later, Release, Settlement
+from .claims import Claim, ClaimKey, Done, Later, Release, Settlement
 from .clock import DatabaseClock
 from .completer import Completer
 from .heap import ClaimHeap
 from .lease import Lease
+from .log import Log
 from .outage import Outage, is_transient, transaction
 from .queue import TableQueue
 from .scan import LONG_AGO, Scanner, wait
 from .settings import QueueSettings
 from .slots import Reservation, SuspectGate
+from .stats import QueueStats
 from .tasks import cancel_and_wait
 
 Handler = Callable[[Batch], Awaitable[None]]
 
 # How long a cancelled handler has to end.
 _CANCEL_SECONDS = 5.0
-
-_log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """What one queue holds in this process, in rows.
-
-    Attributes:
-        heap: claimed and waiting to be handed out.
-        in_flight: with the handler, not settled.
-        settling: answered, not yet committed.
-        reserved: kept free for rows that are being inserted as already claimed.
-        free: what could still be claimed.
-    """
-
-    heap: int
-    in_flight: int
-    settling: int
-    reserved: int
-    free: int
 
 
 class Worker:
@@ -66,6 +47,7 @@ class Worker:
         clock: the database's.
         gate: shared by all queues of the process.
         announce: tells other processes about rows that wait again.
+        log: where failures go.
     """
 
     def __init__(
@@ -78,6 +60,7 @@ class Worker:
         clock: DatabaseClock,
         gate: SuspectGate,
         announce: Callable[[str, datetime | None], None],
+        log: Log,
     ) -> None:
         self.pool = pool
         self.queue = queue
@@ -88,10 +71,10 @@ class Worker:
         self._gate = gate
         self._announce = announce
         self._heap = ClaimHeap(settings.priority_boost_seconds)
-        self._scanner = Scanner(pool, queue, settings, lease, clock, self)
-        self._completer = Completer(pool, queue, settings, self._stored)
+        self._scanner = Scanner(pool, queue, settings, lease, clock, self, log)
+        self._completer = Completer(pool, queue, settings, self._stored, log)
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
-        self._log = _log.bind(queue=queue.name)
+        self._log = log.bind(queue=queue.name)
         self._batches: set[Batch] = set()
         self._handlers: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
@@ -99,7 +82,7 @@ class Worker:
         self._in_flight = 0
         self._reserved = 0
         self._failures = 0
-        self._strays: set[tuple[UUID, int]] = set()
+        self._strays: set[ClaimKey] = set()
         self._draining = False
         self._dispatch_event = asyncio.Event()
         gate.listen(self._dispatch_event.set)
@@ -118,10 +101,9 @@ class Worker:
         """Scans at once. Give the earliest ``run_at`` of the new rows where it may lie in the past."""
         self._scanner.wake(run_at)
 
-    def reserve(self, count: int) -> Reservation:
-        """Keeps up to ``count`` free places."""
-        # While older rows wait in the table, newer ones must not slip past them.
-        can = self._lease.live and not self._draining and not self._scanner.behind
+    def reserve(self, count: int, *, ahead_of_others: bool) -> Reservation:
+        """Keeps up to ``count`` free places; while rows wait in the table, only for who may go ahead of them."""
+        can = self._lease.live and not self._draining and (ahead_of_others or not self._scanner.behind)
         granted = max(0, min(count, self._free)) if can else 0
         self._reserved += granted
         return Reservation(self._lease.instance_id, granted, self.take, self._unreserve)
@@ -144,17 +126,17 @@ class Worker:
         owner = self._lease.instance_id
         before = self._watched()
         async with transaction(self.pool) as connection:
-            held = {(claim.id, claim.claim_no): claim for claim in await self.queue.held(connection, owner)}
+            held = {claim.key: claim for claim in await self.queue.held(connection, owner)}
             if owner != self._lease.instance_id:
                 return
             if gone := (before & self._watched()) - held.keys():
                 self._heap.remove(gone)
                 for batch in list(self._batches):
-                    batch.lose([claim_id for claim_id, _ in gone])
+                    batch.lose(gone)
                 self._log.warning("durable.claims_lost", rows=len(gone))
                 self._freed()
-            settling = {(s.claim.id, s.claim.claim_no) for s in self._completer.pending_settlements()}
-            opened = {(claim.id, claim.claim_no) for batch in self._batches for claim in batch.claims}
+            settling = {settlement.claim.key for settlement in self._completer.pending_settlements()}
+            opened = {claim.key for batch in self._batches for claim in batch.claims}
             strays = held.keys() - before - self._watched() - settling - opened
             again = strays & self._strays
             self._strays = set(strays)
@@ -205,7 +187,7 @@ class Worker:
 
     async def begin(self, claims: Sequence[Claim]) -> dict[UUID, int]:
         """Notes in the table that work starts; waits for PostgreSQL while it is away."""
-        outage = Outage("start", queue=self.queue.name)
+        outage = Outage("start", self._log)
         while True:
             try:
                 async with transaction(self.pool) as connection:
@@ -252,13 +234,13 @@ class Worker:
 
     def take(self, owner: UUID, claims: Sequence[Claim]) -> None:
         """Takes rows that were claimed, or inserted as claimed, for an owner."""
-        if owner != self._lease.instance_id:
-            # Claimed under a lease that is gone meanwhile: any sweep frees them.
+        if not claims or owner != self._lease.instance_id:
+            # What was claimed under a lease that is gone meanwhile is freed by any sweep.
             return
         if self._draining:
             self._hand_back(claims)
             return
-        self._heap.push(claims)
+        self._heap.push(claims, busy=self._overtake(claims))
         self._dispatch_event.set()
 
     def set_aside(self, owner: UUID, unreadable: Sequence[tuple[Claim, Exception]]) -> None:
@@ -274,6 +256,22 @@ class Worker:
     def _free(self) -> int:
         held = len(self._heap) + self._in_flight + self._completer.pending + self._reserved
         return self._settings.slots - held
+
+    def _overtake(self, claims: Sequence[Claim]) -> set[UUID]:
+        """Tells handlers of rows that were claimed again meanwhile; returns those that they are still at work on."""
+        by_id = {claim.id: claim for claim in claims}
+        busy: set[UUID] = set()
+        lost = 0
+        for batch in list(self._batches):
+            if at_work := batch.at_work_on(by_id.keys()):
+                busy |= at_work
+                lost += batch.lose(batch.overtaken_by(by_id))
+        if lost:
+            self._log.warning("durable.claims_lost", rows=lost)
+        return busy
+
+    def _at_work(self, ids: AbstractSet[UUID]) -> set[UUID]:
+        return {row_id for batch in self._batches for row_id in batch.at_work_on(ids)}
 
     def _unreserve(self, count: int) -> None:
         self._reserved -= count
@@ -292,6 +290,8 @@ class Worker:
     async def _dispatch(self) -> None:
         while not self._draining:
             self._dispatch_event.clear()
+            if parked := self._heap.parked:
+                self._heap.unpark(busy=self._at_work(parked))
             next_due = self._heap.advance(self._clock.time())
             handed_out = self._hand_out_suspect()
             while (places := self._settings.concurrency - self._in_flight) > 0 and self._heap.due:
@@ -323,19 +323,24 @@ class Worker:
     async def _serve(self, batch: Batch, *, suspect: bool) -> None:
         failure: BaseException | None = None
         try:
-            await self._handler(batch)
+            if batch.claims:  # not lost on their way
+                await self._handler(batch)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise  # by us: the engine stops
             failure = error
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything; its rows go on
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything; its rows, and all others, go on
             failure = error
         finally:
             self._batches.discard(batch)
+            self._dispatch_event.set()  # for rows that were parked until this handler's end
             self._clean_up(batch, failure)
             if suspect:
                 await self._let_next_suspect_in(batch)
+        if isinstance(failure, KeyboardInterrupt):
+            # It met our handler, but is meant for the process: whoever looks after that signal shall have it.
+            signal.raise_signal(signal.SIGINT)
 
     async def _let_next_suspect_in(self, batch: Batch) -> None:
         """Opens the gate once the answer is stored: the next suspect may kill us, and this one would pay for it."""
@@ -372,9 +377,9 @@ class Worker:
 
     # -- keeping account ----------------------------------------------------------------------------------------------
 
-    def _watched(self) -> set[tuple[UUID, int]]:
+    def _watched(self) -> set[ClaimKey]:
         claims = [*self._heap.claims(), *(claim for batch in self._batches for claim in batch.watched())]
-        return {(claim.id, claim.claim_no) for claim in claims}
+        return {claim.key for claim in claims}
 
     def _stored(self, settlements: Sequence[Settlement]) -> None:
         """Looks after rows that wait again: soon here, at once elsewhere if we are leaving."""

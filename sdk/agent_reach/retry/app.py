@@ -16,7 +16,7 @@ import structlog
 from . import connections, schema
 from .connections import AsyncConnection, SyncConnection
 from .decorator import ErrorRules, Errors, Objects, Replays, Reraising, Scheduling
-from .errors import HandlerError
+from .errors import HandlerError, TaskNotFoundError
 from .handlers import Registry, listener
 from .model import Scheduled
 from .operate import Operations
@@ -81,19 +81,19 @@ class Retries:
         self._strategies = Strategies()
         self._objects = Objects()
         self._callbacks = Callbacks([], [])
-        self._telemetry = Telemetry(schema_name)
-        self._bound: ContextVar[Any] = ContextVar(f"reach-retry-{id(self)}", default=None)
-        self._registrar = Registrar(
-            dsn, self._statements, self._registry, self._strategies, self.settings, self._telemetry
-        )
-        self._replays = Replays(self._registrar, self._objects, self._bound)
-        self._worker: Worker | None = None
-        self._runs = False
         self._log = structlog.wrap_logger(
             None,
             wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(self.settings.log_level)),
             logger_factory_args=(__name__,),
         )
+        self._telemetry = Telemetry(schema_name)
+        self._bound: ContextVar[Any] = ContextVar(f"reach-retry-{id(self)}", default=None)
+        self._registrar = Registrar(
+            dsn, self._statements, self._registry, self._strategies, self.settings, self._telemetry, self._log
+        )
+        self._replays = Replays(self._registrar, self._objects, self._bound)
+        self._worker: Worker | None = None
+        self._runs = False
 
     # -- tables -----------------------------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Retries:
         """Does tasks until SIGTERM or SIGINT comes, then stops in good order. For the main thread."""
         asyncio.run(self._until_stopped(name))
 
-    async def run_now_async(self, task_id: UUID) -> Any:
+    async def run_now_async(self, task_id: UUID | str) -> Any:
         """Does a waiting task here, at once, and returns its result. It never runs twice at once.
 
         Raises:
@@ -308,12 +308,13 @@ class Retries:
             AttemptFailedError: the handler answered that it did not work.
             Exception: what the handler raised; the task then goes on by its strategy.
         """
+        wanted = _id(task_id)
         if self._worker is not None:
-            return await self._worker.run_now(task_id)
+            return await self._worker.run_now(wanted)
         async with self._working(None, claims=False) as worker:
-            return await worker.run_now(task_id)
+            return await worker.run_now(wanted)
 
-    def run_now(self, task_id: UUID) -> Any:
+    def run_now(self, task_id: UUID | str) -> Any:
         """As :meth:`run_now_async`, for callers without a loop.
 
         Raises:
@@ -323,9 +324,11 @@ class Retries:
             asyncio.get_running_loop()
             raise HandlerError("there is an event loop, which this would block: await run_now_async")
 
+        wanted = _id(task_id)
+
         async def alone() -> Any:
             async with self._working(None, claims=False) as worker:
-                return await worker.run_now(task_id)
+                return await worker.run_now(wanted)
 
         return asyncio.run(alone())
 
@@ -367,3 +370,10 @@ def _noted(callbacks: list[tuple[str | None, Callback]], callback: Callback | No
         return lambda given: _noted(callbacks, given, code)
     callbacks.append((code, callback))
     return callback
+
+
+def _id(task_id: UUID | str) -> UUID:
+    try:
+        return task_id if isinstance(task_id, UUID) else UUID(task_id)
+    except ValueError as error:
+        raise TaskNotFoundError(f"no task has the id {task_id!r}") from error

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from psycopg_pool import AsyncConnectionPool
 
-from agent_reach.durable import Batch, Claim, ClaimLostError, TableQueue
+from agent_reach.durable import Batch, Claim, ClaimLostError, Release, TableQueue
 
 from .calls import NO_SPAN, Span, answer_of, awaited, frames, in_thread
 from .context import Context, SyncContext
@@ -179,6 +179,8 @@ class Attempt:
         if self._context.completed:
             self._tell_completed(result, error, duration)
         elif isinstance(error, ClaimLostError) and self._batch.lost(claim):
+            # Which writes nothing, and says that the handler is through with it.
+            self._batch.settle(claim, Release())
             self._lose(error)
         elif isinstance(error, asyncio.CancelledError):
             # The engine stops. What is left open is handed back.

@@ -9,7 +9,6 @@ import time
 from typing import Any
 
 import psycopg
-import structlog
 
 # PostgreSQL commits transactions that notify one after the other, in the whole server, each with its own flush. So
 # few of ours do.
@@ -21,8 +20,6 @@ _MAX_WATCHED = 1000
 # How long the end of the process waits for the last notification.
 _LAST_SECONDS = 1.0
 
-_log = structlog.get_logger(__name__)
-
 
 class Bell:
     """Says which registrations notify with their own commit: one in 50 ms per process.
@@ -33,11 +30,13 @@ class Bell:
     Args:
         dsn: PostgreSQL, or a pooler.
         channel: what the workers listen to.
+        log: where failures go.
     """
 
-    def __init__(self, dsn: str, channel: str) -> None:
+    def __init__(self, dsn: str, channel: str, log: Any) -> None:
         self._dsn = dsn
         self._channel = channel
+        self._log = log
         self._reset()
 
     def _reset(self) -> None:
@@ -88,7 +87,7 @@ class Bell:
                     else:
                         self._ring_for(connection)
         except psycopg.Error as error:
-            _log.warning("retry.tasks_left_to_the_scans", error=type(error).__name__)
+            self._log.warning("retry.tasks_left_to_the_scans", error=type(error).__name__)
         finally:
             with self._lock:
                 if self._thread is thread:

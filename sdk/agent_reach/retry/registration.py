@@ -31,6 +31,7 @@ class Registrar:
         strategies: those that are known.
         settings: the defaults.
         telemetry: the instruments.
+        log: where failures go.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Registrar:
         strategies: Strategies,
         settings: RetrySettings,
         telemetry: Telemetry,
+        log: Any,
     ) -> None:
         self._dsn = dsn
         self._statements = statements
@@ -48,7 +50,7 @@ class Registrar:
         self._strategies = strategies
         self._settings = settings
         self._telemetry = telemetry
-        self._bell = Bell(dsn, statements.channel)
+        self._bell = Bell(dsn, statements.channel, log)
 
     def draft(self, code: str, parameter: Any, options: TaskOptions) -> Draft:
         """Checks a task by its handler, if this process has it, and by what every task must be.

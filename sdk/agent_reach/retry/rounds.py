@@ -42,6 +42,7 @@ class Rounds:
         statements: the SQL.
         settings: what is done, and how often.
         telemetry: gets the queue's depth.
+        log: where failures go.
         clock: tells when the clean-up is due; the engine's if not given.
     """
 
@@ -54,6 +55,7 @@ class Rounds:
         statements: Statements,
         settings: RetrySettings,
         telemetry: Telemetry,
+        log: Any,
         clock: DatabaseClock | None = None,
     ) -> None:
         self._engine = engine
@@ -63,6 +65,7 @@ class Rounds:
         self._statements = statements
         self._settings = settings
         self._telemetry = telemetry
+        self._log = log
         self._clock = clock or engine.clock
 
     def all(self) -> list[Turn]:
@@ -78,7 +81,7 @@ class Rounds:
         return turns
 
     async def _every(self, seconds: float, activity: str, turn: Turn) -> None:
-        outage = Outage(activity)
+        outage = Outage(activity, self._log)
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -119,7 +122,7 @@ class Rounds:
 
     async def _clean_up_by_the_clock(self) -> None:
         await self._engine.wait_ready()
-        outage = Outage("clean-up")
+        outage = Outage("clean-up", self._log)
         while True:
             due = next(CronSim(self._settings.cleanup_cron, self._clock.now()))
             await _sleep_until(due, self._clock)

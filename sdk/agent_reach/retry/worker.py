@@ -66,7 +66,7 @@ class Worker:
             # The engine lives on its own loop.
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.run_now(task_id), self._loop))
         await self.engine.wait_ready()
-        with self.engine.reserve(self._statements.channel, 1) as place:
+        with self.engine.reserve(self._statements.channel, 1, ahead_of_others=True) as place:
             if not place.granted:
                 raise TaskStateError(f"task {task_id} cannot run here now: this process is full, or stopping")
             async with transaction(self.pool) as connection:
@@ -153,9 +153,10 @@ async def working(
             direct_dsn=direct_dsn if claims else None,
             settings=settings.for_engine(),
             name=name,
+            log=runner.log,
         )
         runner.engine = engine
-        rounds = Rounds(engine, pool, runner.teller, registry.codes, statements, settings, telemetry)
+        rounds = Rounds(engine, pool, runner.teller, registry.codes, statements, settings, telemetry, runner.log)
         worker = Worker(engine, pool, rounds, runner.teller, registry.codes, statements)
 
         def handler_added() -> None:

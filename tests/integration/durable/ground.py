@@ -14,6 +14,7 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from agent_reach.durable import (
+    Batch,
     Claim,
     Consumer,
     Engine,
@@ -133,6 +134,7 @@ class Ground:
         limits: QueueSettings = FAST,
         settings: EngineSettings = LEASE,
         listens: bool = True,
+        log: Any = None,
     ) -> AsyncIterator[Engine]:
         """An engine that has a lease."""
         async with self.pool() as pool:
@@ -142,6 +144,7 @@ class Ground:
                 [Consumer(queue or RowQueue(), handler, limits)],
                 direct_dsn=self.dsn if listens else None,
                 settings=settings,
+                log=log,
             )
             async with engine:
                 await engine.wait_ready()
@@ -155,6 +158,13 @@ async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
         if time.monotonic() > deadline:
             raise AssertionError("it did not come to pass")
         await asyncio.sleep(0.02)
+
+
+async def lost(batch: Batch, claim: Claim) -> None:
+    """Returns when the claim is lost."""
+    told = asyncio.Event()
+    batch.on_lost(claim, told.set)
+    await told.wait()
 
 
 def ids(claims: Sequence[Claim]) -> set[UUID]:

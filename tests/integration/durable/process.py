@@ -5,6 +5,7 @@ Usage: ``python -m tests.integration.durable.process MODE DSN``. It prints a lin
 Modes:
     grip: holds the interpreter for 2 s with a row at work, and tells how often another thread had a turn meanwhile.
     hoard: claims all it can and never finishes anything; prints "full" once it holds a heap full.
+    interrupt: prints "started", and has a handler that is met by Ctrl-C when a line comes on its input.
     share: does a few rows at a time, a little while each, and signs them with its process id. With a row labelled "long"
         it prints "holding at" and what its clock shows, and goes on when a line comes on its input.
     slow: starts a row, prints "started", and answers it when a line comes on its input; prints what became of it.
@@ -25,7 +26,7 @@ import time
 
 from agent_reach.durable import Batch, Done, EngineSettings, Handler, QueueSettings
 
-from .ground import DEADLY, FAST, LEASE, TABLE, Ground, until
+from .ground import DEADLY, FAST, LEASE, TABLE, Ground, lost, until
 
 
 def say(word: str) -> None:
@@ -77,11 +78,18 @@ async def hoard(batch: Batch) -> None:
     await asyncio.Event().wait()
 
 
+async def interrupt(batch: Batch) -> None:
+    await batch.start()
+    say("started")
+    await asyncio.to_thread(sys.stdin.readline)
+    raise KeyboardInterrupt
+
+
 async def slow(batch: Batch) -> None:
     (claim,) = await batch.start()
     say("started")
     await asyncio.to_thread(sys.stdin.readline)
-    await batch.wait_lost(claim)
+    await lost(batch, claim)
     stored = await batch.settle(claim, Done(), "late")
     say(f"lost={batch.lost(claim)} stored={stored}")
 
@@ -91,6 +99,7 @@ MANY = QueueSettings(slots=60, concurrency=30, batch_size=20, scan_interval_seco
 MODES: dict[str, tuple[Handler, QueueSettings, EngineSettings]] = {
     "grip": (grip, FAST, LEASE),
     "hoard": (hoard, MANY, DEADLY),
+    "interrupt": (interrupt, MANY, LEASE),
     "share": (share, FEW, DEADLY),
     "slow": (slow, MANY, DEADLY),
     "work": (work, FAST, DEADLY),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -58,8 +59,10 @@ async def test_while_older_rows_wait_in_the_table_newer_ones_do_not_slip_past(gr
         for claim in batch.claims:
             batch.settle(claim, Done())
 
-    async with ground.engine(handle, limits=LIMITS) as engine:
+    async with ground.engine(handle, limits=replace(LIMITS, slots=12)) as engine:
         await until(lambda: engine.stats().queues[TABLE].in_flight == 5)
         assert engine.reserve(TABLE, 1).granted == 0
+        with engine.reserve(TABLE, 1, ahead_of_others=True) as place:
+            assert place.granted == 1, "who waits for this very row may have it go first"
         go_on.set()
         await ground.until_finished(50)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
+import pytest
 from psycopg import AsyncConnection
 
 from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Later, Release, Settlement
 
-from .ground import TABLE, Ground, RowQueue, until
+from .ground import FAST, LEASE, TABLE, Ground, RowQueue, lost, until
 
 
 async def test_the_late_answer_of_a_paused_owner_is_refused(ground: Ground) -> None:
@@ -30,7 +33,7 @@ async def test_the_late_answer_of_a_paused_owner_is_refused(ground: Ground) -> N
         assert await queue.settle(connection, [Settlement(old, Done())]) == set()
         assert await queue.start(connection, [old]) == {}
         assert (new.claim_no, new.suspect, new.attempts) == (2, True, 0)
-        assert await queue.settle(connection, [Settlement(new, Done())]) == {new.id}
+        assert await queue.settle(connection, [Settlement(new, Done())]) == {new.key}
         assert await queue.settle(connection, [Settlement(new, Done())]) == set()
 
 
@@ -48,7 +51,7 @@ async def test_an_answer_to_an_earlier_claim_is_refused_though_the_same_owner_ho
         for action in (Done(), Later(), Release()):
             assert await queue.settle(connection, [Settlement(old, action)]) == set()
         assert await queue.start(connection, [old]) == {}
-        assert await queue.settle(connection, [Settlement(new, Done())]) == {new.id}
+        assert await queue.settle(connection, [Settlement(old, Done()), Settlement(new, Later())]) == {new.key}
 
 
 async def test_an_engine_that_lost_its_lease_is_told_and_goes_on_under_a_fresh_one(ground: Ground) -> None:
@@ -63,7 +66,7 @@ async def test_an_engine_that_lost_its_lease_is_told_and_goes_on_under_a_fresh_o
             batch.settle(claim, Done(), "second")
             return
         ground.query("DELETE FROM work.instance")
-        await batch.wait_lost(claim)
+        await lost(batch, claim)
         told.set()
         assert batch.lost(claim)
         assert batch.claims == ()
@@ -90,11 +93,122 @@ async def test_a_claim_taken_away_by_an_operator_is_noticed(ground: Ground) -> N
     async def handle(batch: Batch) -> None:
         (claim,) = await batch.start()
         ground.query(f"UPDATE {TABLE} SET owner = NULL, claim_no = claim_no + 1, finished_at = clock_timestamp()")
-        await batch.wait_lost(claim)
+        await lost(batch, claim)
         noticed.append(claim)
 
     async with ground.engine(handle):
         await until(lambda: len(noticed) == 1)
+
+
+def cancel_and_retry(ground: Ground) -> None:
+    """What an operator does to a row that is at work."""
+    ground.query(f"UPDATE {TABLE} SET owner = NULL, claim_no = claim_no + 1, started_at = NULL WHERE label = ''")
+    ground.query("SELECT pg_notify(%s, '0')", TABLE)
+
+
+async def test_of_two_answers_for_one_row_that_are_written_together_only_the_later_claims_counts(
+    ground: Ground,
+) -> None:
+    ground.insert(1)
+    answers: list[asyncio.Future[bool]] = []
+    # So patient that the first answer is written together with the second, which is urgent.
+    patient = replace(FAST)
+    object.__setattr__(patient, "flush_seconds", 3600.0)
+
+    async def handle(batch: Batch) -> None:
+        (claim,) = await batch.start()
+        if claim.claim_no == 1:
+            cancel_and_retry(ground)
+            answers.append(batch.settle(claim, Done(), "first"))
+        else:
+            answers.append(batch.settle(claim, Done(), "second", urgent=True))
+
+    async with ground.engine(handle, limits=patient):
+        await ground.until_finished(1)
+    assert [answer.result() for answer in answers] == [False, True]
+    assert ground.query("SELECT result FROM work.outcomes") == [("second",)]
+
+
+@pytest.mark.parametrize("sweep_seconds", [600, 0.1], ids=["told by the claim", "beside the reconciling"])
+async def test_a_row_claimed_again_while_its_handler_is_at_work_starts_only_when_that_has_ended(
+    ground: Ground, sweep_seconds: float
+) -> None:
+    ground.insert(1)
+    ended, told, at_work = asyncio.Event(), asyncio.Event(), 0
+
+    async def handle(batch: Batch) -> None:
+        nonlocal at_work
+        (claim,) = await batch.start()
+        at_work += 1
+        assert at_work == 1, "a row must not meet itself"
+        if claim.claim_no == 1:
+            cancel_and_retry(ground)
+            await lost(batch, claim)
+            told.set()
+            await ended.wait()
+        elif claim.claim_no == 3:
+            # Whatever the first claim's loss brought about, this one is ours.
+            await batch.settle(claim, Done(), f"attempt {claim.attempts}, lost: {batch.lost(claim)}")
+        at_work -= 1
+
+    # No scan by the clock: all that goes on here is told, at once.
+    limits = replace(FAST, scan_interval_seconds=600, full_scan_seconds=600)
+    settings = replace(LEASE, sweep_seconds=sweep_seconds)
+    async with ground.engine(handle, limits=limits, settings=settings) as engine:
+        await told.wait()
+        await until(lambda: engine.stats().queues[TABLE].heap == 1)
+        assert ground.count("owner IS NOT NULL AND claim_no = 3") == 1
+        ended.set()
+        await ground.until_finished(1)
+    assert ground.query("SELECT result FROM work.outcomes") == [("attempt 2, lost: False",)]
+
+
+async def test_the_loss_of_an_earlier_claim_that_is_heard_of_late_does_not_touch_the_later_one(ground: Ground) -> None:
+    (row,) = ground.insert(1)
+    go_on = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        (claim,) = await batch.start()
+        if claim.claim_no == 1:
+            batch.settle(claim, Later())
+            return
+        await go_on.wait()
+        batch.settle(claim, Done(), f"lost: {batch.lost(claim)}")
+
+    async with ground.engine(handle) as engine:
+        await until(lambda: ground.count("claim_no = 2 AND started_at IS NOT NULL") == 1)
+        with engine.reserve(TABLE, 1) as place:
+            # As if the answer to the first claim had been under way until now.
+            place.adopt([Claim(row, place.owner, 1, 0, datetime.now(UTC), row={"label": "", "state": "PENDING"})])
+        assert engine.stats().queues[TABLE].heap == 1
+        await until(lambda: engine.stats().queues[TABLE].heap == 0)
+        go_on.set()
+        await ground.until_finished(1)
+    assert ground.query("SELECT result FROM work.outcomes") == [("lost: False",)]
+    assert ground.count("claim_no = 2") == 1
+
+
+async def test_a_row_claimed_again_need_not_wait_for_its_batch_mates(ground: Ground) -> None:
+    ground.insert(1)
+    ground.insert(1, label="other")
+    again = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        claims = {claim.row["label"]: claim for claim in await batch.start()}
+        if "other" not in claims:
+            batch.settle(claims[""], Done())
+            again.set()
+            return
+        cancel_and_retry(ground)
+        await lost(batch, claims[""])
+        # That work on it has ended here is all that this says.
+        assert not await batch.settle(claims[""], Done())
+        await again.wait()
+        batch.settle(claims["other"], Done())
+
+    async with ground.engine(handle):
+        await ground.until_finished(2)
+    assert again.is_set()
 
 
 async def test_a_busy_loop_keeps_its_lease_and_a_dead_one_loses_it_until_it_turns_again(ground: Ground) -> None:

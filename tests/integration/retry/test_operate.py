@@ -9,11 +9,13 @@ from uuid import uuid4
 import pytest
 
 from agent_reach.durable.clock import DatabaseClock
+from agent_reach.durable.scan import Scanner
 from agent_reach.durable.tasks import cancel_and_wait
 from agent_reach.retry import (
     AttemptFailedError,
     GiveUp,
     HandlerError,
+    Report,
     Retries,
     RetrySettings,
     State,
@@ -41,6 +43,103 @@ async def test_invoked_now_it_runs_here_and_returns_the_result(retry: Retries, f
         elsewhere = retry.register(None, "elsewhere", 7)
         with pytest.raises(TaskStateError, match="no handler"):
             await retry.run_now_async(elsewhere.task_id)
+
+
+async def test_invoked_now_it_goes_ahead_of_a_backlog_and_by_the_id_that_was_printed(
+    retry: Retries, field: Field
+) -> None:
+    retry = Retries(field.dsn, settings=RetrySettings(**FAST | {"concurrency": 2}))
+    go_on = asyncio.Event()
+
+    @retry.listener("hold")
+    async def hold(number: int) -> int:
+        await go_on.wait()
+        return number
+
+    @retry.listener("double")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    for number in range(20):
+        retry.register(None, "hold", number)
+    wanted = retry.register(None, "double", 4, first_delay_seconds=3600)
+    async with retry.running() as worker:
+        await until(lambda: worker.engine.stats().queues["reach_retry.tasks"].in_flight == 2)
+        asked = asyncio.create_task(retry.run_now_async(str(wanted.task_id)))
+        await until(lambda: field.tasks("code = 'double' AND owner IS NOT NULL") == 1)
+        go_on.set()
+        assert await asked == 8
+    with pytest.raises(TaskNotFoundError, match="no task has the id 'nonsense'"):
+        await retry.run_now_async("nonsense")
+
+
+async def test_a_worker_whose_engine_has_failed_ends_instead_of_doing_nothing(
+    retry: Retries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def defect(_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Scanner, "run", defect)
+    with pytest.raises(BaseExceptionGroup):
+        await asyncio.wait_for(retry._until_stopped(None), 30)
+
+
+@pytest.mark.parametrize(("level", "said"), [("CRITICAL", False), ("WARNING", True)])
+async def test_the_log_level_covers_the_engine_too(
+    retry: Retries, field: Field, capsys: pytest.CaptureFixture[str], level: str, *, said: bool
+) -> None:
+    retry = Retries(field.dsn, settings=RetrySettings(**FAST | {"log_level": level}))
+    started, stopped = asyncio.Event(), asyncio.Event()
+
+    @retry.listener("endless")
+    async def endless(_: int) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with retry.running():
+        task_id = retry.register(None, "endless", 1).task_id
+        await started.wait()
+        retry.tasks.cancel([task_id])
+        await stopped.wait()
+    assert ("durable.claims_lost" in capsys.readouterr().out) is said
+
+
+async def test_a_task_that_is_cancelled_and_asked_for_again_runs_anew_once_its_handler_has_ended(
+    retry: Retries, field: Field
+) -> None:
+    started: list[int] = []
+    ended: list[int] = []
+    told: list[object] = []
+    go_on = asyncio.Event()
+
+    @retry.listener("slow", max_attempts=1)
+    async def slow(_: int) -> int:
+        run = len(started)
+        assert len(ended) == run, "the one before has not ended"
+        started.append(run)
+        try:
+            await go_on.wait()
+        finally:
+            ended.append(run)
+        return run
+
+    @retry.at_end
+    async def tell(report: Report) -> None:
+        told.append(report.result)
+
+    async with retry.running():
+        task_id = retry.register(None, "slow", 1).task_id
+        await until(lambda: len(started) == 1)
+        retry.tasks.cancel([task_id])
+        retry.tasks.retry([task_id])
+        await until(lambda: len(started) == 2)
+        go_on.set()
+        assert await field.until_ended(task_id) is State.SUCCEEDED
+        await until(lambda: told == [1])
+    assert [attempt.error for attempt in retry.tasks.show(task_id)[1]] == [None]
 
 
 async def test_one_object_runs_once_at_a_time(retry: Retries) -> None:
@@ -296,6 +395,7 @@ async def test_the_clean_up_waits_for_three_at_night_and_deletes_by_the_hundred(
             retry._statements,
             RetrySettings(cleanup=True),
             retry._telemetry,
+            retry._log,
             clock,
         )
         assert len(rounds.all()) > len(worker.rounds.all()), "it is off unless it was turned on"

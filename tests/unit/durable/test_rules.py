@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from uuid import uuid4
@@ -118,6 +119,44 @@ class TestHeap:
         assert len(heap) == 2
         assert len(heap.clear()) == 2
         assert len(heap) == 0
+
+    @pytest.mark.parametrize("suspect", [False, True])
+    def test_of_one_row_only_the_latest_claim_is_held_in_whatever_order_they_come(self, *, suspect: bool) -> None:
+        now = EPOCH.timestamp()
+        first = at(0, suspect=suspect)
+        second = replace(first, claim_no=2)
+        for come in [(first, second), (second, first)]:
+            heap = ClaimHeap(60)
+            for claim in come:
+                heap.push([claim])
+                heap.advance(now)
+            assert len(heap) == 1
+            assert heap.remove({first.key}) == 0
+            assert ([heap.pop_suspect(now)] if suspect else heap.pop_due(2)) == [second]
+            assert heap.claims() == []
+
+    @pytest.mark.parametrize("suspect", [False, True])
+    def test_a_row_that_somebody_is_at_work_on_is_held_but_not_handed_out(self, *, suspect: bool) -> None:
+        now = EPOCH.timestamp()
+        heap = ClaimHeap(60)
+        claim, other = at(0, suspect=suspect), at(0, suspect=suspect)
+        heap.push([claim, other], busy={claim.id, other.id})
+        heap.unpark(busy={claim.id})
+        assert heap.parked == {claim.id}
+        heap.advance(now)
+        assert (len(heap), heap.due + heap.suspects) == (2, 1)
+        heap.unpark(busy=())
+        heap.advance(now)
+        assert (len(heap), heap.due + heap.suspects, heap.parked) == (2, 2, set())
+
+    def test_what_is_parked_is_dropped_too_when_it_is_lost(self) -> None:
+        heap = ClaimHeap(60)
+        claims = [at(0), at(0)]
+        heap.push(claims, busy={claim.id for claim in claims})
+        assert heap.remove({claims[0].key}) == 1
+        assert heap.clear() == claims[1:]
+        heap.unpark(busy=())
+        assert heap.advance(EPOCH.timestamp() - 1) is None
 
 
 class TestLowWater:
