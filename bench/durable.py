@@ -60,12 +60,12 @@ def run() -> None:
         tempfile.TemporaryDirectory(prefix="reach-bench-") as folder,
         LocalPostgres(Path(folder) / "postgres") as server,
     ):
-        retry = _Line(Retry(server.create_database("retry")), "agent_reach.retry", 6_000)
-        bare = _Line(Bare(server.create_database("bare")), "agent_reach.durable alone", 6_000)
+        retry = _Line(Retry(server.create_database("retry")), "agent_reach.retry", 20_000)
+        bare = _Line(Bare(server.create_database("bare")), "agent_reach.durable alone", 20_000)
         theirs = _Line(Procrastinate(server.create_database("theirs")), "Procrastinate", 60)
         empty = _Line(Procrastinate(server.create_database("empty")), "Procrastinate, nothing ahead", 150)
         dsn = server.create_database("floor")
-        floors = [_Line(Floor(dsn, str(size)), f"floor, batches of {size}", 6_000) for size in _FLOOR_BATCHES]
+        floors = [_Line(Floor(dsn, str(size)), f"floor, batches of {size}", 20_000) for size in _FLOOR_BATCHES]
         for line in (retry, bare, theirs, empty, floors[0]):
             line.contender.install()
             if line is not empty:
@@ -83,6 +83,7 @@ def run() -> None:
     best = [max(turn) for turn in zip(*(floor.per_s for floor in floors), strict=True)]
     over_theirs = [ours / other for ours, other in zip(retry.per_s, theirs.per_s, strict=True)]
     over_floor = [ours / other for ours, other in zip(retry.per_s, best, strict=True)]
+    engine_over_floor = [ours / other for ours, other in zip(bare.per_s, best, strict=True)]
     quantiles = statistics.quantiles((seconds for seconds, _ in late), n=100)
     report(
         "The durable engine",
@@ -90,6 +91,7 @@ def run() -> None:
             "jobs_per_s": statistics.median(retry.per_s),
             "over_procrastinate": statistics.median(over_theirs),
             "over_floor": statistics.median(over_floor),
+            "engine_over_floor": statistics.median(engine_over_floor),
             "register_per_s": registered["o"][0],
             "lateness_p50_ms": quantiles[49] * 1_000,
             "lateness_p99_ms": quantiles[98] * 1_000,
@@ -99,6 +101,7 @@ def run() -> None:
             "jobs_per_s": f"no-op jobs per second through agent_reach.retry, {_spread(retry.per_s)}",
             "over_procrastinate": f"the same over Procrastinate's, turn by turn, {_spread(over_theirs, 1)}",
             "over_floor": f"the same over the floor's best batch size, {_spread(over_floor, 2)}",
+            "engine_over_floor": f"the same for the engine without the library, {_spread(engine_over_floor, 2)}",
             "register_per_s": f"registrations per second, each its own transaction, {_CONNECTIONS} connections",
             "lateness_p50_ms": "from planned to started at 200 tasks per second, median",
             "lateness_p99_ms": "the same, 99th percentile",

@@ -195,6 +195,8 @@ class Batch:
     def _close(self, claim: Claim) -> Claim | None:
         """Notes that the handler is through with a claim; returns it as it was started, unless it is lost."""
         held = self._open.pop(claim.id, None)
+        # Also so that batch and callback do not hold each other, which the garbage collector would have to find out.
+        self._on_lost.pop(claim.id, None)
         if held is not None:
             self._office.closed(1)
         elif self._lingering.pop(claim.id, None) is not None:

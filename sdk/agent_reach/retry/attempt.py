@@ -112,15 +112,12 @@ class Attempt:
     def begin(self, span: Span = NO_SPAN) -> None:
         """Calls the handler."""
         loop, call = asyncio.get_running_loop(), self._work.call
+        success = Verdict(State.SUCCEEDED, started_at=self._started_at, began=self._began)
         if self._work.handler.asynchronous:
-            self._context = Context(
-                self._batch, self.claim, self._success, self._office.queue, self._office.connections
-            )
+            self._context = Context(self._batch, self.claim, success, self._office.queue, self._office.connections)
             self.working = loop.create_task(awaited(call, self._context, span=span))
         else:
-            self._context = SyncContext(
-                self._batch, self.claim, self._success, self._office.queue, self._office.dsn, loop
-            )
+            self._context = SyncContext(self._batch, self.claim, success, self._office.queue, self._office.dsn, loop)
             self.working = in_thread(call, self._context, span=span)
         self.working.add_done_callback(self._returned)
         self._batch.on_lost(self.claim, self._lost)
@@ -140,9 +137,6 @@ class Attempt:
 
     def _lost(self) -> None:
         self.stop(lost(self.claim))
-
-    def _success(self) -> Verdict:
-        return Verdict(State.SUCCEEDED, started_at=self._started_at, began=self._began)
 
     def _returned(self, working: asyncio.Future[Any]) -> None:
         # Asked for in any case: an exception that nobody has seen is logged.

@@ -29,7 +29,7 @@ class _Attempt:
         max_attempts: how many there are at most.
     """
 
-    def __init__(self, batch: Batch, claim: Claim, success: Callable[[], Verdict], queue: TableQueue) -> None:
+    def __init__(self, batch: Batch, claim: Claim, success: Verdict, queue: TableQueue) -> None:
         self.task_id: UUID = claim.id
         self.code: str = claim.row["code"]
         self.attempt = claim.attempts
@@ -57,7 +57,7 @@ class _Attempt:
             raise ClaimLostError(f"task {self.task_id} is not ours any more")
 
     async def _complete(self, connection: Any) -> None:
-        settlement = Settlement(self._claim, Done(), self._success())
+        settlement = Settlement(self._claim, Done(), self._success)
         if self._stop or not await self._queue.settle(connection, [settlement]):
             raise ClaimLostError(f"task {self.task_id} is not ours any more")
         await self._queue.apply(connection, [settlement])
@@ -70,7 +70,7 @@ class Context(_Attempt):
         self,
         batch: Batch,
         claim: Claim,
-        success: Callable[[], Verdict],
+        success: Verdict,
         queue: TableQueue,
         connections: AsyncConnectionPool[Any],
     ) -> None:
@@ -115,7 +115,7 @@ class SyncContext(_Attempt):
         self,
         batch: Batch,
         claim: Claim,
-        success: Callable[[], Verdict],
+        success: Verdict,
         queue: TableQueue,
         dsn: str,
         loop: asyncio.AbstractEventLoop,
