@@ -42,6 +42,7 @@ _ACCEPTS = 30_000
 _THROUGH = 10_000
 _UNARY = 1_000
 _AHEAD = 4
+_ENDED_UNSENT = frozenset({message_pb2.STATE_FAILED, message_pb2.STATE_SUPPRESSED, message_pb2.STATE_EXPIRED})
 _POLICIES = """
 version: 3
 policies:
@@ -138,7 +139,8 @@ async def _make_users(stack: LocalStack) -> None:
 
 
 def _spec(prefix: str, number: int) -> reach_pb2.IntentSpec:
-    variables = json.dumps({"title": f"Disk {number} is full", "detail": f"host db-{number}, volume /data"})
+    # Each is a text of its own: the same one to the same user within an hour would be sent once.
+    variables = json.dumps({"title": f"Disk {prefix}-{number} is full", "detail": f"host db-{number}, volume /data"})
     return reach_pb2.IntentSpec(
         user_id=f"user-{number % _USERS}", scene="alert", variables_json=variables, intent_key=f"{prefix}-{number}"
     )
@@ -183,7 +185,11 @@ async def _accept(reach: Any, count: int) -> float:
 
 
 async def _through(reach: Any, count: int, prefix: str) -> float:
-    """Submits intents and waits until each is told to be SENT."""
+    """Submits intents and waits until each is told to be SENT.
+
+    Raises:
+        RuntimeError: one ended otherwise.
+    """
     requests = _batches(prefix, count)
     watch = reach.WatchOutcomes(reach_pb2.WatchOutcomesRequest(from_now=True), metadata=reach.metadata)
     pages = aiter(watch)
@@ -193,6 +199,9 @@ async def _through(reach: Any, count: int, prefix: str) -> float:
     sent: set[str] = set()
     async for page in pages:
         sent.update(item.intent_id for item in page.outcomes if item.state == message_pb2.STATE_SENT)
+        lost = [item for item in page.outcomes if item.state in _ENDED_UNSENT]
+        if lost:
+            raise RuntimeError(f"{message_pb2.State.Name(lost[0].state)}: {lost[0].reason}")
         if submitting.done() and submitting.result() <= sent:
             break
     watch.cancel()

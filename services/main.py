@@ -69,8 +69,12 @@ class Report(TypedDict, total=False):
     advice: str
 
 
-def serve(role_name: str, on_ready: Callable[[Endpoints], None] = lambda _endpoints: None) -> None:
+def serve(role_name: str, on_ready: Callable[[Endpoints], None] | None = None) -> None:
     """Runs one role until SIGTERM or SIGINT, with its settings from the environment.
+
+    Args:
+        role_name: which one.
+        on_ready: is told where it serves. Where nobody is, the address must be set.
 
     Raises:
         StartupError: a part of it could not be started.
@@ -81,9 +85,11 @@ def serve(role_name: str, on_ready: Callable[[Endpoints], None] = lambda _endpoi
         settings = read_settings()
     except ValidationError as error:
         raise StartupError("settings", _first_fault(error), "correct the variable in the environment") from error
+    _check_reachable(settings, told=on_ready is not None)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve_until_signal(role.name, settings, _load(role.opener), on_ready))
+            ready = on_ready or (lambda _endpoints: None)
+            runner.run(serve_until_signal(role.name, settings, _load(role.opener), ready))
     except BaseExceptionGroup as errors:
         # Task groups that a service has open wrap what fails beside them.
         if startup_errors := errors.subgroup(StartupError):
@@ -126,6 +132,26 @@ def _follow_parent() -> None:
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _check_reachable(settings: ChassisSettings, *, told: bool) -> None:
+    """Checks that somebody can find this role, and may call it.
+
+    Args:
+        settings: its settings.
+        told: whether somebody is told which free port it takes.
+
+    Raises:
+        StartupError: it would serve nobody.
+    """
+    if not told and "grpc_address" not in settings.model_fields_set:
+        raise StartupError("gRPC server", "its address is not set", "set REACH_GRPC_ADDRESS to HOST:PORT")
+    if settings.api_keys_file is None and not settings.service_key.get_secret_value():
+        raise StartupError(
+            "API keys",
+            "there are none, so every call would be refused",
+            "set REACH_API_KEYS_FILE, and REACH_SERVICE_KEY where the services call each other",
+        )
 
 
 def _load(name: str) -> Any:

@@ -84,7 +84,7 @@ class CatalogHolder:
     def describe(self) -> str:
         """Returns one line for people: what is in force, and why the files are not where they are not."""
         policies, error = self._current.policies, self.last_error
-        line = f"version {policies.version[:12]}, revision {policies.revision}, loaded {self.loaded_at:%FT%TZ}"
+        line = f"version {policies.revision}, hash {policies.version[:12]}, loaded {self.loaded_at:%FT%TZ}"
         if error is None:
             return line
         more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""

@@ -7,19 +7,19 @@ the file's, and the file's before what is built in.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import time, timedelta
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from . import built_in
 from .errors import CatalogError
 from .faults import broken_references, contradictions
+from .layers import first, first_word, layers_of
 from .rules import (
-    Category,
     Channel,
     ChannelRules,
     Digest,
@@ -31,13 +31,11 @@ from .rules import (
 )
 from .sections import (
     DAYS,
-    DEFAULT_POLICY,
     DigestSection,
     Location,
     PoliciesFile,
     RetrySection,
     RulesSection,
-    Section,
     TenantSection,
     WindowCapSection,
     WindowSection,
@@ -48,8 +46,6 @@ from .yaml_file import Lines, parse_yaml, read_text
 
 _NOTHING = TenantSection()
 _KNOWN_SCENES = 20_000
-
-SectionT = TypeVar("SectionT", bound=Section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,24 +143,17 @@ class Policies:
         return self._file.tenants.get(name, _NOTHING)
 
     def _resolve(self, name: str, tenant: str) -> SceneRules:
-        file, own = self._file, self._tenant(tenant)
-        scene = list(_present(own.scenes.get(name), file.scenes.get(name)))
-        category: Category = _first(scene, "category", otherwise=built_in.SCENES.get(name, Category.NOTIFICATION))
-        policy: str = _first(scene, "policy", otherwise=DEFAULT_POLICY)
-        categories = list(
-            _present(own.categories.get(category), file.categories.get(category), built_in.CATEGORIES[category])
-        )
-        defaults = list(_present(own.policies.get(DEFAULT_POLICY), file.policies[DEFAULT_POLICY]))
-        named = list(_present(own.policies.get(policy), file.policies.get(policy))) if policy != DEFAULT_POLICY else []
-        layers: list[RulesSection] = [*scene, *named, *categories, *defaults, built_in.RULES]
+        found = layers_of(self._file, name, tenant)
+        policy = found.policy
+        layers = [layer.section for layer in found.all]
         # A list that names the scene is as narrow a word as the scene's own.
-        exempt_scenes = frozenset(_first([*named, *defaults], "quiet_exempt_scenes", otherwise=()))
-        exempt = name in exempt_scenes or _first(categories, "quiet_exempt", otherwise=False)
+        exempt_scenes = frozenset(first([*found.named, *found.defaults], "quiet_exempt_scenes", otherwise=()))
+        exempt = name in exempt_scenes or first(found.categories, "quiet_exempt", otherwise=False)
         return SceneRules(
             name=name,
-            category=category,
-            declared=bool(scene) or name in built_in.SCENES,
-            channels=_first(scene, "channels", otherwise=None),
+            category=found.category,
+            declared=bool(found.scene) or name in built_in.SCENES,
+            channels=first(found.scene, "channels", otherwise=None),
             policy=Policy(
                 name=policy,
                 quiet_hours=_windows(_setting(layers, "quiet_hours")),
@@ -172,17 +161,17 @@ class Policies:
                 user_daily_cap=_setting(layers, "user_daily_cap"),
                 user_channel_daily_cap=_channel_caps(layers),
                 user_window_caps=tuple(_window_cap(cap) for cap in _setting(layers, "user_window_caps")),
-                tenant_daily_quota=_first(defaults, "tenant_daily_quota", otherwise=None),
+                tenant_daily_quota=first(found.defaults, "tenant_daily_quota", otherwise=None),
                 retry=_retry(layers),
                 task_ttl=timedelta(seconds=_setting(layers, "task_ttl_seconds")),
             ),
-            template=_first(scene, "template", otherwise=None) or name,
-            quiet_exempt=_first(scene, "quiet_exempt", otherwise=exempt),
+            template=first(found.scene, "template", otherwise=None) or name,
+            quiet_exempt=first(found.scene, "quiet_exempt", otherwise=exempt),
             unknown_send=_setting(layers, "unknown_send"),
             intent_key_window=_span(_setting(layers, "intent_key_window_seconds")),
             dedupe_window=_span(_setting(layers, "dedupe_window_seconds")),
-            digest=_digest(_first(scene, "digest", otherwise=None)),
-            share=_first(scene, "share", otherwise=1.0),
+            digest=_digest(first(found.scene, "digest", otherwise=None)),
+            share=first(found.scene, "share", otherwise=1.0),
             opt_in=_setting(layers, "opt_in"),
         )
 
@@ -220,34 +209,30 @@ def parse_policies(text: str, file: Path, *, in_shadow: bool = False, alone: boo
         if other.name == file.name:
             raise CatalogError([lines.problem(("shadow", "file"), "is this file itself")])
         try:
-            shadow = parse_policies(read_text(other), other, in_shadow=True)
+            its_text = read_text(other)
         except CatalogError as error:
-            problems += error.problems
+            problems += [lines.problem(("shadow", "file"), f"{other.name} {each.reason}") for each in error.problems]
+        else:
+            try:
+                shadow = parse_policies(its_text, other, in_shadow=True)
+            except CatalogError as error:
+                problems += error.problems
     policies = Policies(model, lines, shadow)
-    problems += contradictions(model, policies.declared(), lines)
+    problems += contradictions(model, policies.scene, lines)
     if problems:
         raise CatalogError(problems)
     return policies
 
 
-def _present(*sections: SectionT | None) -> Iterator[SectionT]:
-    return (section for section in sections if section is not None)
-
-
-def _first(layers: Iterable[Section], name: str, *, otherwise: Any) -> Any:
-    """Returns the first word that a layer says about a setting."""
-    return next((getattr(layer, name) for layer in layers if name in layer.model_fields_set), otherwise)
-
-
 def _setting(layers: Sequence[RulesSection], name: str) -> Any:
-    return _first(layers, name, otherwise=getattr(built_in.RULES, name))
+    return first_word(layers, name, otherwise=getattr(built_in.RULES, name))
 
 
 def _retry(layers: Sequence[RulesSection]) -> RetryRules:
     said: list[RetrySection] = [layer.retry for layer in layers if "retry" in layer.model_fields_set]
     nothing = RetrySection()
     return RetryRules(
-        **{name: _first(said, name, otherwise=getattr(nothing, name)) for name in RetrySection.model_fields}
+        **{name: first_word(said, name, otherwise=getattr(nothing, name)) for name in RetrySection.model_fields}
     )
 
 

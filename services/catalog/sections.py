@@ -7,10 +7,10 @@ things: `model_fields_set` tells them apart. The JSON Schema in `config/` is mad
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     AfterValidator,
@@ -20,15 +20,22 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    WithJsonSchema,
     model_validator,
 )
 
+from services.chassis.tenants import TENANT_PATTERN
+
 from .rules import Category, Channel, UnknownSend
+from .zones import check_time_zone
 
 DEFAULT_POLICY = "default"
 _DAY_MINUTES = 1_440
 _WEEK_MINUTES = 7 * _DAY_MINUTES
 _YEAR_SECONDS = 31_536_000
+_START = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
+_END = r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"
+_NO_MINUTE_LEFT = "leave no minute of the week at which anything could be sent"
 # What Redis and its Lua count exactly, and more than anybody sends.
 _MANY = 10**12
 
@@ -48,19 +55,6 @@ class Day(StrEnum):
 
 
 DAYS = tuple(Day)
-
-
-def check_time_zone(name: str) -> str:
-    """Returns the name of an IANA time zone if it is one.
-
-    Raises:
-        ValueError: no such zone is known.
-    """
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: names of folders, or too long
-        raise ValueError(f"{name!r} is not a known IANA time zone") from error
-    return name
 
 
 def _no_repetition(values: tuple[ValueT, ...]) -> tuple[ValueT, ...]:
@@ -91,13 +85,27 @@ def _one_length(schema: dict[str, Any]) -> None:
 def _check_pair(window: tuple[str, str]) -> tuple[str, str]:
     if window[0] == window[1]:
         raise ValueError("starts and ends at the same time; write null for no quiet hours")
+    if window == ("00:00", "24:00"):
+        raise ValueError(_NO_MINUTE_LEFT)
     return window
 
 
+def _check_start(text: str) -> str:
+    if not re.fullmatch(_START, text):
+        raise ValueError(f'{text!r} is no time of day; write "00:00" to "23:59", in quotes')
+    return text
+
+
+def _check_end(text: str) -> str:
+    if not re.fullmatch(_END, text):
+        raise ValueError(f'{text!r} is no time of day; write "00:00" to "23:59", or "24:00" for its end, in quotes')
+    return text
+
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_.-]{1,64}$")]
-TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-ClockTime = Annotated[str, StringConstraints(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
-EndTime = Annotated[str, StringConstraints(pattern=r"^(([01]\d|2[0-3]):[0-5]\d|24:00)$")]
+TenantName = Annotated[str, StringConstraints(pattern=TENANT_PATTERN)]
+StartTime = Annotated[str, AfterValidator(_check_start), WithJsonSchema({"type": "string", "pattern": _START})]
+EndTime = Annotated[str, AfterValidator(_check_end), WithJsonSchema({"type": "string", "pattern": _END})]
 Seconds = Annotated[int, Field(ge=1, le=_YEAR_SECONDS)]
 Limit = Annotated[int, Field(ge=0, le=_MANY)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -113,7 +121,7 @@ class Section(BaseModel):
 class WindowSection(Section):
     """Quiet hours of some days of the week."""
 
-    start: ClockTime = Field(alias="from", description="First quiet minute by the user's clock, `HH:MM`.")
+    start: StartTime = Field(alias="from", description="First quiet minute by the user's clock, `HH:MM`.")
     end: EndTime = Field(
         alias="to",
         description="First minute that is not quiet any more; on the next day when it is before `from`. `24:00` ends "
@@ -139,21 +147,29 @@ class WindowSection(Section):
         return {(first + minute) % _WEEK_MINUTES for first in starts for minute in range(length)}
 
 
-def _leave_time(windows: tuple[WindowSection, ...]) -> tuple[WindowSection, ...]:
+def _check_windows(windows: tuple[WindowSection, ...]) -> tuple[WindowSection, ...]:
+    if not windows:
+        raise ValueError("is empty; write null for no quiet hours")
     if len(set[int]().union(*(window.minutes() for window in windows))) == _WEEK_MINUTES:
-        raise ValueError("leave no minute of the week at which anything could be sent")
+        raise ValueError(_NO_MINUTE_LEFT)
     return windows
 
 
 def _form(value: object) -> str:
     """Tells the two ways to write quiet hours apart; the names are left out of what a user reads."""
-    first = value[0] if isinstance(value, list | tuple) and value else None
-    return "[windows]" if isinstance(first, Mapping | WindowSection) else "[pair]"
+    if not isinstance(value, list | tuple):
+        return "[pair]"
+    return "[windows]" if not value or isinstance(value[0], Mapping | WindowSection) else "[pair]"
 
 
 QuietHours = Annotated[
-    Annotated[tuple[ClockTime, ClockTime], AfterValidator(_check_pair), Tag("[pair]")]
-    | Annotated[tuple[WindowSection, ...], Field(min_length=1), AfterValidator(_leave_time), Tag("[windows]")],
+    Annotated[tuple[StartTime, EndTime], AfterValidator(_check_pair), Tag("[pair]")]
+    | Annotated[
+        tuple[WindowSection, ...],
+        AfterValidator(_check_windows),
+        Field(json_schema_extra={"minItems": 1}),
+        Tag("[windows]"),
+    ],
     Discriminator(_form),
 ]
 
@@ -169,8 +185,10 @@ class WindowCapSection(Section):
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
-        if bool(self.days) == bool(self.seconds):
-            raise ValueError("needs either days or seconds")
+        if self.days and self.seconds:
+            raise ValueError("has days and seconds; give one of them")
+        if not self.days and not self.seconds:
+            raise ValueError("needs days or seconds")
         return self
 
 

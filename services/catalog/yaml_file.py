@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 try:
     from yaml import CSafeLoader as SafeLoader
@@ -23,6 +24,8 @@ except ImportError:  # PyYAML was built without libyaml; ten times slower
 from .errors import CatalogError, Problem
 
 MAX_BYTES = 1_048_576
+# Line breaks of YAML 1.1 that are none of YAML 1.2, nor of editors: the lines of faults would be others than shown.
+_NO_BREAKS = str.maketrans("\x85\u2028\u2029", "   ")
 _MAX_DEPTH = 32
 _MAX_NODES = 200_000
 _TOO_DEEP = f"is nested deeper than {_MAX_DEPTH} levels"
@@ -31,7 +34,17 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class _Loader(SafeLoader):
-    """Reads plain values as YAML 1.2 and editors do: `22:30` is no number of base 60, `2026-01-01` no date."""
+    """Reads plain values as YAML 1.2 and editors do: `22:30` is no number of base 60, `2026-01-01` no date.
+
+    Names are read as they are written: a scene may be called `on`, `no`, `1.10` or `null`.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's own
+        self.flatten_mapping(node)  # before, or merge keys would be names too
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep=deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's own
         try:
@@ -125,18 +138,18 @@ def parse_yaml(text: str, file: Path, model: type[ModelT]) -> tuple[ModelT, Line
         CatalogError: it is no YAML, is nested too deep or unfolds too far, names a key twice, or does not fit the
             model.
     """
-    root, data = _read(text, file)
+    root, data = _read(text.translate(_NO_BREAKS), file)
     lines = Lines(file, root)
-    try:
-        # By way of JSON: there strict types still know tuples, enums and times by their text.
-        as_json = json.dumps({} if data is None else data, default=str)
-    except TypeError as error:
-        raise CatalogError([Problem(file, None, f"a name in it is no text: {error}")]) from error
+    # By way of JSON: there strict types still know tuples, enums and times by their text.
+    as_json = json.dumps({} if data is None else data, default=str)
     try:
         return model.model_validate_json(as_json, strict=True), lines
     except ValidationError as error:
+        faults = error.errors()
         problems = [
-            lines.problem(_location(fault["loc"]), _reason(fault["type"], fault["msg"])) for fault in error.errors()
+            lines.problem(_location(fault["loc"]), _reason(fault["type"], fault["msg"]))
+            for fault in faults
+            if not _is_echo(fault, faults)
         ]
         raise CatalogError(problems) from error
 
@@ -231,6 +244,12 @@ class _Tree:
 
     def _refusal(self, node: yaml.Node, reason: str) -> CatalogError:
         return CatalogError([Problem(self._file, node.start_mark.line + 1, reason)])
+
+
+def _is_echo(fault: ErrorDetails, faults: Sequence[ErrorDetails]) -> bool:
+    """Says whether a list is too short only because pydantic took out what is wrong in it, and is told by itself."""
+    at = fault["loc"]
+    return fault["type"] == "too_short" and any(other["loc"][: len(at)] == at != other["loc"] for other in faults)
 
 
 def _location(location: tuple[int | str, ...]) -> tuple[int | str, ...]:

@@ -15,6 +15,7 @@ from agent_reach.v1 import access_pb2
 from .errors import UnauthenticatedError
 from .principal import Principal
 from .startup import StartupError
+from .tenants import TENANT_PATTERN
 
 # The tenant of the services themselves; no agent can have it (names start with a letter or digit).
 SERVICE_TENANT = "*"
@@ -31,7 +32,7 @@ class ApiKey(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    tenant: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    tenant: str = Field(pattern=TENANT_PATTERN)
     subject: str = Field(min_length=1, max_length=128)
     role: Literal["agent", "operator"]
 

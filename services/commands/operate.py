@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from agent_reach.cli.decisions import VERSION_DIGITS
 from agent_reach.cli.failures import CommandError
 from agent_reach.cli.policy import policy
 
@@ -59,16 +60,24 @@ def check(path: Path) -> None:
     from services.catalog.catalog import POLICIES_FILE, load_catalog  # noqa: PLC0415 - see above
     from services.catalog.errors import CatalogError  # noqa: PLC0415 - see above
 
-    try:
-        catalog = load_catalog(path) if path.is_dir() else load_catalog(path.parent, path.name)
-    except CatalogError as error:
-        faults = f"{len(error.problems)} faults\n{error}" if len(error.problems) > 1 else str(error)
-        raise CommandError("configuration", faults, "mend the named lines") from error
-    policies = catalog.policies
     file = path / POLICIES_FILE if path.is_dir() else path
-    click.echo(f"{file} is good: version {policies.version}, revision {policies.revision}.")
+    if not file.exists():
+        raise click.BadParameter(f"there is no {POLICIES_FILE} in {path}", param_hint="PATH")
+    try:
+        catalog = load_catalog(file.parent, file.name)
+    except CatalogError as error:
+        # As somebody reads who mends them: file by file, from the first line on.
+        problems = sorted(error.problems, key=lambda problem: (str(problem.file), problem.line or 0))
+        faults = "\n".join(map(str, problems))
+        raise CommandError(
+            "configuration",
+            f"{len(problems)} faults\n{faults}" if len(problems) > 1 else faults,
+            "mend the named lines",
+        ) from error
+    policies = catalog.policies
+    click.echo(f"{file} is good: version {policies.revision}, hash {policies.version[:VERSION_DIGITS]}.")
     click.echo(f"Templates: {', '.join(sorted(catalog.templates)) or 'none'}.")
     if policies.shadow is not None:
         click.echo(
-            f"In its shadow: version {policies.shadow.policies.version}, for {policies.shadow.share:.0%} of users."
+            f"In its shadow: version {policies.shadow.policies.revision}, for {policies.shadow.share:.0%} of users."
         )

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_reach.cli import words
+from agent_reach.cli.grid import print_grid
 from agent_reach.v1 import message_pb2, timeline_pb2
 
 from .scenarios import Line
@@ -18,6 +19,8 @@ _LET_THROUGH = frozenset({message_pb2.GATE_OUTCOME_PASSED, message_pb2.GATE_OUTC
 
 # From this width on there is room for the reasons.
 _WIDE = 110
+_RIGHT = ("try", "receipts")
+_LAST = "why"
 
 
 class Progress:
@@ -45,15 +48,18 @@ class Progress:
             self._live.update(self._table(), refresh=True)
             self._live.stop()
         else:
-            self._console.print(self._table())
+            print_grid(
+                self._console, _names(wide=True), [_cells(line, wide=True) for line in self._lines], right=_RIGHT
+            )
 
     def change(self, line: Line) -> None:
         """Shows a line that changed."""
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
             return
-        state = words.state(line.task.state) if line.explanation.tasks else line.answer
-        text = f"{line.title}: {state}, attempts {len(line.task.attempts)}, receipts {len(line.task.receipts)}"
+        text = f"{line.title}: {_state(line).plain}"
+        if not _is_refused(line):
+            text += f", attempts {len(line.task.attempts)}, receipts {len(line.task.receipts)}"
         if self._shown.get(line.title) != text:
             self._shown[line.title] = text
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -65,27 +71,37 @@ class Progress:
 def _table(lines: Sequence[Line], *, wide: bool) -> Table:
     # Narrow enough for 80 columns.
     table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("", "line", "id", "gate", "channel", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("try", "receipts"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("why", overflow="fold")
-    for line in lines:
-        task = line.task
-        cells = (
-            Text("…", "yellow") if line.fault else Text("✓", "green"),
-            line.title,
-            # The end of a UUID of version 7 is random: enough to tell ten intents apart.
-            line.intent_id[-4:],
-            deciding_gate(task),
-            words.channel(task.channel),
-            _state(line),
-            str(len(task.attempts) or ""),
-            str(len(task.receipts) or ""),
+    for name in _names(wide=wide):
+        table.add_column(
+            name,
+            justify="right" if name in _RIGHT else "left",
+            no_wrap=name != _LAST,
+            overflow="fold" if name == _LAST else "ellipsis",
         )
-        table.add_row(*cells, *((_why(line),) if wide else ()))
+    for line in lines:
+        table.add_row(*_cells(line, wide=wide))
     return table
+
+
+def _names(*, wide: bool) -> tuple[str, ...]:
+    names = ("", "line", "id", "gate", "channel", "state", *_RIGHT)
+    return (*names, _LAST) if wide else names
+
+
+def _cells(line: Line, *, wide: bool) -> tuple[str | Text, ...]:
+    task = line.task
+    cells = (
+        Text("…", "yellow") if line.fault else Text("✓", "green"),
+        line.title,
+        # The end of a UUID of version 7 is random: enough to tell ten intents apart.
+        line.intent_id[-4:],
+        deciding_gate(task),
+        words.channel(task.channel),
+        _state(line),
+        str(len(task.attempts) or ""),
+        str(len(task.receipts) or ""),
+    )
+    return (*cells, _why(line)) if wide else cells
 
 
 def _why(line: Line) -> Text:
@@ -103,8 +119,12 @@ def deciding_gate(task: timeline_pb2.Task) -> str:
 
 
 def _state(line: Line) -> Text:
-    refused, _, _ = line.answer.partition(":")
-    if refused.isupper():
-        return Text(refused, "magenta")
+    if _is_refused(line):
+        return Text(line.answer.partition(":")[0], "magenta")
     state = words.state(line.task.state) if line.explanation.tasks else line.answer
     return Text(state, words.STATE_STYLES.get(state, ""))
+
+
+def _is_refused(line: Line) -> bool:
+    """Says whether the submission was answered by an error; its code stands first in the answer."""
+    return line.answer.partition(":")[0].isupper()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from agent_reach.v1 import dispatcher_pb2
-from services.catalog.rules import Channel
-from services.catalog.wire import channel_to_wire
+from services.catalog.rules import Category, Channel
+from services.catalog.wire import category_to_wire, channel_to_wire
 from services.chassis.clock import Clock
 from services.chassis.moments import moment
 from services.chassis.postgres import Connection, Pool, past_deadlocks
@@ -78,7 +78,8 @@ def _recipient(target: ReceiptTarget | None) -> dispatcher_pb2.ReceiptRecipient:
     """Returns whom a task is for, as the contract writes it; nobody for none."""
     if target is None:
         return dispatcher_pb2.ReceiptRecipient()
-    recipient = dispatcher_pb2.ReceiptRecipient(tenant=target.tenant, user_id=target.user_id)
+    category = category_to_wire(Category(target.category))
+    recipient = dispatcher_pb2.ReceiptRecipient(tenant=target.tenant, user_id=target.user_id, category=category)
     if target.channel and target.address:
         recipient.address.channel = channel_to_wire(Channel(target.channel))
         recipient.address.value = target.address

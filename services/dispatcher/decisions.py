@@ -42,7 +42,11 @@ class History:
 
 
 class DecisionReader:
-    """Reads judgements. Holds one page in memory, and no connection between two pages."""
+    """Reads judgements. Holds one page in memory, and no connection between two pages.
+
+    A message that was withheld as a duplicate is left out: it did not leave and counted for nobody, whatever the policy
+    had said of it, and another policy has no say in that.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -67,7 +71,7 @@ class DecisionReader:
                 f"""
                 SELECT {_COLUMNS} FROM dispatcher.tasks
                 WHERE tenant = %(tenant)s AND (created_at, id) > (%(created_at)s, %(id)s) AND created_at < %(before)s
-                    {scene}
+                    AND NOT (state = 'SUPPRESSED' AND reason = 'duplicate_content') {scene}
                 ORDER BY created_at, id LIMIT %(limit)s
                 """,  # noqa: S608 - the names and the filter are this module's own
                 {

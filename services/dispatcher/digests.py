@@ -26,6 +26,8 @@ from .states import WITHDRAWABLE, State
 from .telling import LIVE_PART, tell
 
 GATHERED = "gathered"
+# The policy's own reason for a message that expires in the night.
+_EXPIRES_IN_THE_NIGHT = "expires_before_quiet_end"
 
 _NEW = Recordset(
     {
@@ -192,18 +194,7 @@ async def flush(connection: Connection, claims: Sequence[Claim], now: datetime) 
         ),
     )
     digests = [row[0] for row in await owned.fetchall()]
-    await connection.execute(
-        f"""
-        WITH expired AS (
-            UPDATE dispatcher.tasks AS p
-            SET state = 'EXPIRED', reason = 'expired', state_at = clock_timestamp()
-            WHERE p.gathered_into = ANY(%s) AND {LIVE_PART} AND p.expires_at <= %s
-            RETURNING p.*
-        )
-        {tell("expired AS t")}
-        """,  # noqa: S608 - the fragments are our own
-        (digests, now),
-    )
+    await _end_parts(connection, dict.fromkeys(digests, now), State.EXPIRED, "expired")
     cursor = connection.cursor(row_factory=dict_row)
     await cursor.execute(
         f"""
@@ -216,6 +207,33 @@ async def flush(connection: Connection, claims: Sequence[Claim], now: datetime) 
     for row in await cursor.fetchall():
         found.setdefault(row["gathered_into"], []).append(row)
     return found
+
+
+async def leave_behind(connection: Connection, held: Mapping[UUID, datetime]) -> None:
+    """Ends, and tells of, the parts that would expire while quiet hours hold their digest: they need not wait.
+
+    Args:
+        connection: in a transaction.
+        held: by the digest's intent, until when it is held.
+    """
+    await _end_parts(connection, held, State.SUPPRESSED, _EXPIRES_IN_THE_NIGHT)
+
+
+async def _end_parts(connection: Connection, expiring: Mapping[UUID, datetime], state: State, reason: str) -> None:
+    """Ends the parts of digests that expire by a moment, each told of its own."""
+    await connection.execute(
+        f"""
+        WITH ended AS (
+            UPDATE dispatcher.tasks AS p
+            SET state = %s, reason = %s, state_at = clock_timestamp()
+            FROM unnest(%s::uuid[], %s::timestamptz[]) AS n(digest, moment)
+            WHERE p.gathered_into = n.digest AND {LIVE_PART} AND p.expires_at <= n.moment
+            RETURNING p.*
+        )
+        {tell("ended AS t")}
+        """,  # noqa: S608 - the fragments are our own
+        (state, reason, list(expiring), list(expiring.values())),
+    )
 
 
 async def withdraw(connection: Connection, intent_id: UUID) -> State | None:

@@ -85,6 +85,10 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
             task = task_to_wire(row)
             task.attempts.extend(attempt_to_wire(item) for item in found["attempts"] if item["task_id"] == row["id"])
             task.receipts.extend(receipt_to_wire(item) for item in found["receipts"] if item["task_id"] == row["id"])
+            for same in found["same_texts"]:
+                if same["task_id"] == row["id"]:
+                    task.same_text.intent_id = str(same["intent_id"])
+                    task.same_text.left_at.CopyFrom(timestamp(same["left_at"]))
             response.tasks.append(task)
         return response
 
@@ -122,6 +126,22 @@ class DispatcherServer(dispatcher_pb2_grpc.DispatcherServiceServicer):
                 for row in rows
             ]
         )
+
+    async def CountSends(
+        self, request: dispatcher_pb2.CountSendsRequest, context: Context
+    ) -> dispatcher_pb2.CountSendsResponse:
+        """Counts what left for tenants and on channels."""
+        since = moment(request.since)
+        channels = [channel for channel in map(channel_from_wire, request.channels) if channel is not None]
+        response = dispatcher_pb2.CountSendsResponse()
+        async with self._pool.connection() as connection:
+            if request.tenants:
+                for tenant, count in (await reading.count_tenant_sends(connection, request.tenants, since)).items():
+                    response.tenants.add(tenant=tenant, count=count)
+            if channels:
+                for channel, count in (await reading.count_channel_sends(connection, channels, since)).items():
+                    response.channels.add(channel=channel_to_wire(channel), count=count)
+        return response
 
     async def StreamDecisions(
         self, request: dispatcher_pb2.StreamDecisionsRequest, context: Context

@@ -176,6 +176,7 @@ class ReceiptTarget:
     user_id: str
     channel: str
     address: str
+    category: str
 
 
 async def lock_receipt_targets(
@@ -206,7 +207,8 @@ async def lock_receipt_targets(
     ids = sorted({*by_key.values(), *by_message.values()})
     await cursor.execute(
         """
-        SELECT id, state, reason, tenant, user_id, coalesce(channel, ''), coalesce(address, '') FROM dispatcher.tasks
+        SELECT id, state, reason, tenant, user_id, coalesce(channel, ''), coalesce(address, ''), category
+        FROM dispatcher.tasks
         WHERE id = ANY(%s) ORDER BY id FOR UPDATE
         """,
         (ids,),

@@ -15,8 +15,8 @@ from agent_reach.durable import Claim, Later, Settlement, TableQueue
 from services.catalog.rules import Channel
 
 from . import fingerprints
-from .digests import gather
-from .model import AttemptRecord, TaskChange
+from .digests import gather, leave_behind
+from .model import AttemptRecord, Hold, TaskChange
 from .states import State
 from .store import beyond_sending
 from .telling import tell
@@ -95,6 +95,17 @@ class TaskQueue(TableQueue):
             await connection.execute(
                 "UPDATE dispatcher.tasks SET attempts = attempts - 1 WHERE id = ANY(%s)", (uncounted,)
             )
+        # Before anything is told: what ends now does not wait with its digest.
+        nights = {
+            item.claim.row["intent_id"]: item.result.planned_at
+            for item in settled
+            if isinstance(item.result, TaskChange)
+            and item.result.hold is Hold.QUIET_HOURS
+            and item.result.planned_at is not None
+            and item.claim.row["gathered"]
+        }
+        if nights:
+            await leave_behind(connection, nights)
         told = [task_id for task_id, change in changes if change.told]
         if told:
             await _tell_moved(connection, told)

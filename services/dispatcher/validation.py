@@ -13,9 +13,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from agent_reach.v1 import dispatcher_pb2, message_pb2
 from services.chassis.errors import Violation
 from services.chassis.moments import moment
+from services.chassis.tenants import check_tenant
 from services.chassis.validation import check_storable
 
-_ACCEPTED_TEXTS = ("tenant", "user_id", "scene", "template", "traceparent")
+_ACCEPTED_TEXTS = ("user_id", "scene", "template", "traceparent")
 _RECEIPT_TEXTS = ("provider", "idempotency_key", "provider_message_id", "code")
 
 
@@ -31,6 +32,7 @@ def check_receipts(items: Iterable[dispatcher_pb2.AdvanceItem]) -> list[Violatio
 
 def _accepted(path: str, item: dispatcher_pb2.AcceptItem) -> Iterator[Violation]:
     yield from _uuid(f"{path}.intent_id", item.intent_id)
+    yield from check_tenant(f"{path}.tenant", item.tenant)
     for name in _ACCEPTED_TEXTS:
         yield from check_storable(f"{path}.{name}", getattr(item, name))
     yield from check_storable(f"{path}.address", item.address.value)

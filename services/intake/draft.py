@@ -20,6 +20,8 @@ class Draft:
         window_seconds: of a derived key, for how long the same content is a repetition.
         send_at: the earliest moment at which it may leave.
         send_at_local: that moment by the recipient's clock, a serialized `LocalTime`.
+        lifetime_seconds: how long it lives after the moment that the policy finds for `send_at_local`; None where
+            `expires_at` is exact already, and not only the latest that it can be.
     """
 
     id: UUID
@@ -43,5 +45,6 @@ class Draft:
     traceparent: str
     send_at: datetime | None = None
     send_at_local: bytes | None = None
+    lifetime_seconds: float | None = None
     earlier_key_hash: bytes | None = None
     window_seconds: float = 0.0

@@ -12,6 +12,12 @@ _SENTENCES = {
     message_pb2.ACTION_FALL_BACK: "send now by {channel} instead ({reason})",
     message_pb2.ACTION_DROP: "do not send ({reason})",
 }
+# Receipts by which a provider says that somebody must not be written to any more.
+_SILENCES = {
+    timeline_pb2.RECEIPT_KIND_COMPLAINED: ", which suppresses the address",
+    timeline_pb2.RECEIPT_KIND_UNSUBSCRIBED: ", which suppresses the address",
+    timeline_pb2.RECEIPT_KIND_BOUNCED: ", which suppresses the address unless it bounced for now only",
+}
 
 
 def tell(intent: reach_pb2.Intent, timeline: dispatcher_pb2.GetTimelineResponse) -> list[timeline_pb2.TimelineEntry]:
@@ -87,7 +93,7 @@ def _attempts(task: timeline_pb2.Task) -> Iterator[timeline_pb2.TimelineEntry]:
 def _receipts(task: timeline_pb2.Task) -> Iterator[timeline_pb2.TimelineEntry]:
     for receipt in task.receipts:
         kind = _name(timeline_pb2.ReceiptKind.Name(receipt.kind), "RECEIPT_KIND_")
-        effect = "" if receipt.changed_state else ", kept, changed nothing"
+        effect = _SILENCES.get(receipt.kind, "") + ("" if receipt.changed_state else "; the state stays")
         yield timeline_pb2.TimelineEntry(
             occurred_at=receipt.applied_at, kind="receipt", hop=task.hop, summary=f"provider says {kind}{effect}"
         )

@@ -13,7 +13,7 @@ INTENTS = "intake.intents"
 
 _COLUMNS = (
     "tenant", "user_id", "bare_channel", "bare_address", "scene", "template", "variables_json", "wishes", "expires_at",
-    "traceparent", "created_at", "send_at", "send_at_local",
+    "traceparent", "created_at", "send_at", "send_at_local", "lifetime_seconds",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -72,8 +73,12 @@ def fold(outcomes: Sequence[Any]) -> dict[UUID, IntentState]:
         )
         intent_id = UUID(outcome.intent_id)
         old = states.get(intent_id)
-        if old is None or (new.hop, _rank(new)) >= (old.hop, _rank(old)):
+        if old is None:
             states[intent_id] = new
+        elif new.hop > old.hop:
+            states[intent_id] = replace(new, fallback_after=old.reason)
+        elif (new.hop, _rank(new)) >= (old.hop, _rank(old)):
+            states[intent_id] = replace(new, fallback_after=old.fallback_after)
     return states
 
 

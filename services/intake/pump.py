@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TypedDict
 
 import structlog
@@ -14,7 +15,7 @@ from services.catalog.rules import Channel
 from services.catalog.wire import channel_to_wire
 from services.chassis.batch_stream import BatchClient
 from services.chassis.errors import OverloadedError, ServiceError, UnavailableError
-from services.chassis.moments import timestamp
+from services.chassis.moments import moment, timestamp
 
 # How long intents wait for a policy or a dispatcher that is away.
 _AWAY_SECONDS = 1.0
@@ -88,12 +89,24 @@ def _accept_item(claim: Claim, decision: message_pb2.Decision) -> dispatcher_pb2
         template=row["template"],
         variables_json=row["variables_json"],
         priority=claim.priority,
-        expires_at=timestamp(row["expires_at"]),
+        expires_at=_expires_at(claim, decision),
         channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
         decision=decision,
         traceparent=row["traceparent"],
         **_times(claim),
     )
+
+
+def _expires_at(claim: Claim, decision: message_pb2.Decision) -> Timestamp:
+    """Returns when an intent is worthless. One that named no expiry lives from its moment on, which is known by now."""
+    latest, lifetime = claim.row["expires_at"], claim.row["lifetime_seconds"]
+    if lifetime is None:
+        return timestamp(latest)
+    waits = decision.held_by == message_pb2.GATE_SCHEDULE and decision.HasField("until")
+    begins = decision.until if waits else decision.decided_at
+    if not begins.ListFields():
+        return timestamp(latest)
+    return timestamp(min(latest, moment(begins) + timedelta(seconds=lifetime)))
 
 
 class _Times(TypedDict):

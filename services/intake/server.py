@@ -139,8 +139,12 @@ class ReachServer(reach_pb2_grpc.ReachServiceServicer):
         state = message_pb2.State.Name(answer.state).removeprefix("STATE_")
         if not answer.cancelled:
             raise TooLateError(f"the message is {state} and cannot be cancelled", metadata={"state": state})
+        # The row follows the outcomes, and does not know yet.
+        timeline = await self._timeline(principal, request.intent_id)
         intent = intent_to_wire(row)
-        intent.state = answer.state
+        intent.state, intent.state_reason = answer.state, timeline.tasks[-1].reason
+        if timeline.outcomes:
+            intent.state_at.CopyFrom(timeline.outcomes[-1].occurred_at)
         return reach_pb2.CancelIntentResponse(intent=intent)
 
     async def ExplainIntent(
@@ -149,9 +153,7 @@ class ReachServer(reach_pb2_grpc.ReachServiceServicer):
         """Explains why a message was or was not sent."""
         principal = current_principal()
         intent = await self._intent(principal, request.intent_id)
-        timeline = await self._dispatcher.GetTimeline(
-            dispatcher_pb2.GetTimelineRequest(tenant=principal.tenant, intent_id=intent.intent_id)
-        )
+        timeline = await self._timeline(principal, intent.intent_id)
         return reach_pb2.ExplainIntentResponse(intent=intent, tasks=timeline.tasks, timeline=tell(intent, timeline))
 
     async def WatchOutcomes(
@@ -173,6 +175,11 @@ class ReachServer(reach_pb2_grpc.ReachServiceServicer):
                 outcome.ClearField("tenant")
             yield reach_pb2.WatchOutcomesResponse(outcomes=page.outcomes, cursor=page.cursor)
         raise UnavailableError("this server is stopping; go on with the last cursor")
+
+    async def _timeline(self, principal: Principal, intent_id: str) -> dispatcher_pb2.GetTimelineResponse:
+        return await self._dispatcher.GetTimeline(
+            dispatcher_pb2.GetTimelineRequest(tenant=principal.tenant, intent_id=intent_id)
+        )
 
     async def _intent(self, principal: Principal, text: str) -> reach_pb2.Intent:
         async with tenant_transaction(self._api_pool, principal.tenant) as connection:

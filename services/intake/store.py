@@ -38,12 +38,14 @@ _NEW = Recordset(
         "traceparent": "text",
         "send_at": "timestamptz",
         "send_at_local": "bytea",
+        "lifetime_seconds": "float8",
         "owner": "uuid",
     }
 )
 _SHOWN = (
     "id, tenant, agent, user_id, bare_channel, bare_address, scene, category, template, variables_json, wishes,"
-    " priority, expires_at, intent_key, created_at, traceparent, send_at, send_at_local, state, state_reason, state_at"
+    " priority, expires_at, intent_key, created_at, traceparent, send_at, send_at_local, lifetime_seconds, state,"
+    " state_reason, state_at, fallback_after"
 )
 
 
@@ -71,7 +73,8 @@ async def insert_intents(pool: Pool, drafts: Sequence[Draft], owners: Mapping[UU
             draft.id, draft.tenant, draft.agent, draft.user_id, draft.bare_channel, draft.bare_address, draft.scene,
             draft.category, draft.template, draft.template_version, draft.variables_json, draft.wishes, draft.priority,
             draft.expires_at, draft.intent_key, draft.key_hash, draft.content_hash, draft.created_at,
-            draft.traceparent, draft.send_at, draft.send_at_local, owners.get(draft.id),
+            draft.traceparent, draft.send_at, draft.send_at_local, draft.lifetime_seconds,
+            owners.get(draft.id),
         )
         for draft in sorted(drafts, key=lambda draft: (draft.tenant, draft.key_hash))
     )  # fmt: skip
@@ -180,12 +183,18 @@ async def outcome_cursor(pool: Pool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IntentState:
-    """The state that an intent has reached."""
+    """The state that an intent has reached.
+
+    Attributes:
+        hop: 0, or 1 after a fallback.
+        fallback_after: why the hop before failed, where that was told on the same page; else empty.
+    """
 
     hop: int
     state: str
     reason: str
     at: datetime
+    fallback_after: str = ""
 
 
 async def follow_outcomes(
@@ -211,9 +220,14 @@ async def follow_outcomes(
         await connection.execute(
             """
             UPDATE intake.intents AS i
-            SET state = n.state, state_reason = n.reason, state_hop = n.hop, state_at = n.at
+            SET state = n.state, state_reason = n.reason, state_hop = n.hop, state_at = n.at,
+                fallback_after = CASE
+                    WHEN n.fallback_after <> '' THEN n.fallback_after
+                    WHEN n.hop > i.state_hop THEN i.state_reason
+                    ELSE i.fallback_after
+                END
             FROM unnest(%(ids)s::uuid[], %(hops)s::smallint[], %(states)s::text[], %(reasons)s::text[],
-                %(at)s::timestamptz[]) AS n(id, hop, state, reason, at)
+                %(at)s::timestamptz[], %(fallbacks)s::text[]) AS n(id, hop, state, reason, at, fallback_after)
             WHERE i.id = n.id AND (
                 n.hop > i.state_hop
                 OR n.hop = i.state_hop AND coalesce(array_position(%(settled)s::text[], n.state), 0)
@@ -226,6 +240,7 @@ async def follow_outcomes(
                 "states": [states[key].state for key in ordered],
                 "reasons": [states[key].reason for key in ordered],
                 "at": [states[key].at for key in ordered],
+                "fallbacks": [states[key].fallback_after for key in ordered],
                 "settled": list(settled),
             },
         )

@@ -57,6 +57,7 @@ def draft_of(
     bare = _bare_address(spec, path, violations)
     send = send_time(spec, now, path, violations)
     expires_at = _expires_at(spec, scene, now, send, path, violations)
+    expires_given = spec.HasField("expires_at")
     priority = spec.priority if spec.HasField("priority") else _DEFAULT_PRIORITY
     if not 0 <= priority <= 9:
         violations.append(Violation(f"{path}.priority", "is not between 0 and 9"))
@@ -107,6 +108,7 @@ def draft_of(
         traceparent=traceparent,
         send_at=send.at,
         send_at_local=send.local,
+        lifetime_seconds=None if expires_given or send.local is None else scene.policy.task_ttl.total_seconds(),
         earlier_key_hash=key.earlier,
         window_seconds=key.window_seconds,
     )

@@ -24,9 +24,11 @@ def intent_to_wire(row: Mapping[str, Any]) -> reach_pb2.Intent:
         variables_json=row["variables_json"],
         intent_key=row["intent_key"],
         priority=row["priority"],
-        expires_at=timestamp(row["expires_at"]),
         channels=[channel_to_wire(Channel(name)) for name in row["wishes"]],
     )
+    if row["lifetime_seconds"] is None:
+        # Else it depends on a moment that only its task knows.
+        spec.expires_at.CopyFrom(timestamp(row["expires_at"]))
     if row["send_at"] is not None:
         spec.send_at.CopyFrom(timestamp(row["send_at"]))
     if row["send_at_local"] is not None:
@@ -42,11 +44,18 @@ def intent_to_wire(row: Mapping[str, Any]) -> reach_pb2.Intent:
         agent=row["agent"],
         category=category_to_wire(Category(row["category"])),
         state=message_pb2.State.Value(f"STATE_{row['state']}"),
-        state_reason=row["state_reason"],
+        state_reason=_reason(row),
         state_at=timestamp(row["state_at"]),
         created_at=timestamp(row["created_at"]),
         traceparent=row["traceparent"],
     )
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    """Returns why an intent is where it is; of a fallback that helped nobody, first of all why it was needed."""
+    if row["fallback_after"] and row["state_reason"]:
+        return f"{row['fallback_after']}; fallback: {row['state_reason']}"
+    return str(row["state_reason"])
 
 
 def page_token(row: Mapping[str, Any]) -> str:

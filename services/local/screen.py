@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from datetime import datetime
 
 from rich.console import Console
@@ -35,6 +37,8 @@ class Screen:
             ("API key", endpoints.api_key),
             ("operator key", f"in {stack.data.keys_file}"),
             ("e-mail", mail),
+            ("webhooks", "go to public addresses (REACH_WEBHOOK_ALLOWED_NETWORKS allows more)"),
+            ("sms, inbox, chat", "no provider yet; those in REACH_NULL_CHANNELS are taken and thrown away"),
             ("configuration", str(stack.config)),
             ("data", f"{stack.data.path} (kept)"),
             ("logs", str(stack.data.logs)),
@@ -45,7 +49,8 @@ class Screen:
             self._console.print(Text.assemble((f"{name:<21}", "bold"), value), soft_wrap=True)
         self._console.print(Rule())
         self._console.print(
-            "Try it:  reach submit --address ada@example.com --scene order_shipped --var order_id=A-1", soft_wrap=True
+            f"Try it:  {_command()} submit --address ada@example.com --scene order_shipped --var order_id=A-1",
+            soft_wrap=True,
         )
         self._console.print("Ctrl-C drains and stops everything.", style="dim")
 
@@ -60,3 +65,9 @@ class Screen:
     def stopped(self) -> None:
         """Says that nothing runs any more."""
         self._console.print("Everything is stopped; the data is kept.")
+
+
+def _command() -> str:
+    """Returns how the command is called here: by its name only where a shell would find this one."""
+    found = shutil.which("reach")
+    return "reach" if found is not None and found == sys.argv[0] else sys.argv[0]

@@ -13,7 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from agent_reach.cli.endpoints import Endpoints
+from services.chassis.background import background
 
+from .configuration import ConfigurationWatch
 from .data import DataDirectory
 from .mailbox import Mailbox, keep_in
 from .ports import Ports
@@ -60,6 +62,8 @@ class _System:
             stack.endpoints.save(self.data.path)
             parts.callback(Endpoints.remove, self.data.path)
             self.screen.serving(stack, mail.told)
+            watch = ConfigurationWatch(stack.config, self.screen.event)
+            await parts.enter_async_context(background(watch.run()))
             await supervise([*stack.servers, *stack.roles.values()], stop, self.screen.event)
             self.screen.stopping()
         self.screen.stopped()

@@ -5,11 +5,13 @@ Every function raises InvalidFieldsError, which names each wrong field.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from agent_reach.v1 import policy_admin_pb2
+from services.catalog.addresses import normalise, pseudonym
 from services.catalog.rules import Channel
 from services.catalog.wire import channel_from_wire
 
@@ -116,21 +118,31 @@ def read_shadow_page(request: policy_admin_pb2.ListShadowDecisionsRequest) -> Sh
     return ShadowPage(request.scene, since, before, request.page_size or DEFAULT_PAGE)
 
 
-def read_users(request: policy_admin_pb2.GetCountersRequest) -> list[str]:
-    """Returns whose counters are to be shown, each once."""
+def read_users(request: policy_admin_pb2.GetCountersRequest) -> dict[str, str]:
+    """Returns whose counters are to be shown: users, and as what each was asked for."""
     with checking() as faults:
         faults.count("user_ids", len(request.user_ids), MAX_USERS)
         for index, user_id in enumerate(request.user_ids[:MAX_USERS]):
             faults.text(f"user_ids[{index}]", user_id, max_length=MAX_USER)
-    return list(dict.fromkeys(request.user_ids))
+    return {user_id: asked for asked in request.user_ids for user_id in _users_of(asked)}
 
 
-def read_clearance(request: policy_admin_pb2.ClearCountersRequest) -> tuple[str, str]:
-    """Returns whose counters are to be cleared, and why."""
+def read_clearance(request: policy_admin_pb2.ClearCountersRequest) -> tuple[list[str], str]:
+    """Returns the users whose counters are to be cleared, and why."""
     with checking() as faults:
         faults.text("user_id", request.user_id, max_length=MAX_USER)
         faults.text("reason", request.reason.strip(), max_length=_MAX_REASON)
-    return request.user_id, request.reason.strip()
+    return _users_of(request.user_id), request.reason.strip()
+
+
+def _users_of(asked: str) -> list[str]:
+    """Returns the user that is asked for; of ``email:ada@example.com`` also the one whom the bare address makes."""
+    channel, colon, value = asked.partition(":")
+    with suppress(ValueError):  # no channel, or no address there: it is a user like any other
+        if colon:
+            wanted = Channel(channel.lower())
+            return [asked, pseudonym(wanted, normalise(wanted, value))]
+    return [asked]
 
 
 def _channels(faults: Faults, request: policy_admin_pb2.AskPolicyRequest) -> tuple[Channel, ...]:

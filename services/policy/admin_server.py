@@ -140,11 +140,12 @@ class PolicyAdminServicer(policy_admin_pb2_grpc.PolicyAdminServiceServicer):
     ) -> policy_admin_pb2.GetCountersResponse:
         """Shows what counts on the caps of users."""
         tenant = current_principal().tenant
-        users = [UserKey(tenant, user_id) for user_id in requests.read_users(request)]
+        asked = requests.read_users(request)
+        users = [UserKey(tenant, user_id) for user_id in asked]
         return policy_admin_pb2.GetCountersResponse(
             messages=[
                 policy_admin_pb2.CountedMessage(
-                    user_id=counted.user.user_id,
+                    user_id=asked[counted.user.user_id],
                     intent_id=counted.message.rpartition(":")[0],
                     hop=int(counted.message.rpartition(":")[2]),
                     channel=channel_to_wire(counted.channel),
@@ -162,8 +163,10 @@ class PolicyAdminServicer(policy_admin_pb2_grpc.PolicyAdminServiceServicer):
     ) -> policy_admin_pb2.ClearCountersResponse:
         """Forgets what counts on the caps of one user."""
         principal = current_principal()
-        user_id, reason = requests.read_clearance(request)
-        cleared = await self._clearing.clear(UserKey(principal.tenant, user_id), principal.subject, reason)
+        user_ids, reason = requests.read_clearance(request)
+        cleared = 0
+        for user_id in user_ids:
+            cleared += await self._clearing.clear(UserKey(principal.tenant, user_id), principal.subject, reason)
         return policy_admin_pb2.ClearCountersResponse(cleared=cleared)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 from services.catalog.addresses import pseudonym
 from services.catalog.holder import CatalogHolder
+from services.catalog.rules import SceneRules
 from services.chassis.clock import Clock
 from services.chassis.errors import InvalidFieldsError, Violation
 
 from .admin_requests import AskedMessage
-from .counters import Counters, ZoneWish
+from .counters import Counters
 from .decision import Address, Decision, Item
 from .dossiers import Dossiers, Recipient
 from .evaluate import before_counters, conclude
@@ -20,8 +20,6 @@ from .judge import rules_for
 from .outlook import Look, Outlook
 from .places import user_of
 
-# How long a chosen zone is kept.
-_ZONE_KEPT = timedelta(hours=2)
 # No intent has this id: the message finds no place of its own in the counters.
 _NO_INTENT = "00000000-0000-0000-0000-000000000000"
 
@@ -53,7 +51,7 @@ class Asker:
         the moment for a past one; what is sent until a future one, nobody knows.
 
         Raises:
-            InvalidFieldsError: there is no such template, or no intent may name this scene.
+            InvalidFieldsError: there is no such template, or none of the scene's own, or no intent may name this scene.
             UnavailableError: the database or Redis cannot be reached.
         """
         catalog = self._catalog.current
@@ -61,6 +59,11 @@ class Asker:
             raise InvalidFieldsError([Violation("scene", "is not declared, and undeclared ones are refused")])
         if asked.template and catalog.template(asked.template) is None:
             raise InvalidFieldsError([Violation("template", "is not the name of a template")])
+        scene = catalog.scene(asked.scene, tenant)
+        if not asked.template and catalog.template(scene.template) is None:
+            known = "has" if scene.declared else "is not declared, and has"
+            reason = f"{known} no template of its own: an intent that names none would be refused; name one"
+            raise InvalidFieldsError([Violation("scene", reason)])
         now = self._clock.now() if asked.at is None else asked.at
         rules = rules_for(catalog, asked.scene, asked.template, tenant)
         item = Item(
@@ -79,19 +82,21 @@ class Asker:
         )
         addresses = () if item.address is None else (item.address,)
         (dossier,) = await self._dossiers.load([Recipient(user_of(item), addresses)], now)
-        facts = replace(dossier.at(now), kept_zone=await self._kept_zone(item, now))
+        facts = replace(dossier.at(now), kept_zone=await self._counters.kept_zone(user_of(item), now))
         judged = before_counters(item, facts, rules, now)
         if isinstance(judged, Decision):
-            return judged
+            return _told(judged, scene)
         (facts,) = await self._outlook.add_counts([Look(judged, facts, Counts())])
-        return conclude(judged, facts)
+        return _told(conclude(judged, facts), scene)
 
-    async def _kept_zone(self, item: Item, now: datetime) -> str:
-        """Returns the zone that is kept for a user, as far as it is still kept at a moment."""
-        if abs(now - self._clock.now()) >= _ZONE_KEPT:
-            return ""
-        (answer,) = await self._counters.reserve([ZoneWish(user_of(item), "")])
-        return answer.kept_zone
+
+def _told(decision: Decision, scene: SceneRules) -> Decision:
+    """Returns a decision whose first gate tells what may be a slip: a scene that nobody declared."""
+    if scene.declared or not decision.trace:
+        return decision
+    first, *others = decision.trace
+    told = {"scene": f"not declared, judged as {scene.category} (strict_scenes would refuse it)"}
+    return replace(decision, trace=(replace(first, inputs={**first.inputs, **told}), *others))
 
 
 def _pseudonym(address: Address | None) -> str:

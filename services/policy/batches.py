@@ -16,7 +16,7 @@ from services.catalog.wire import channel_from_wire
 
 from .counters import Settlement
 from .decision import Address, Item, UserKey
-from .faults import MAX_BATCH, MAX_TENANT, MAX_USER, Faults, checking
+from .faults import MAX_BATCH, MAX_USER, Faults, checking
 
 _MAX_ID = 64
 _MAX_ADDRESS = 2_048
@@ -51,7 +51,7 @@ def read_settlements(request: policy_pb2.SettleRequest) -> list[Settlement]:
         faults.count("items", len(request.items), MAX_BATCH)
         for index, item in enumerate(request.items[:MAX_BATCH]):
             at = f"items[{index}]"
-            faults.text(f"{at}.tenant", item.tenant, max_length=MAX_TENANT)
+            faults.tenant(f"{at}.tenant", item.tenant)
             _check_message(faults, index, item.user_id, item.intent_id, item.hop)
             channel = channel_from_wire(item.channel)
             if channel is None:
@@ -100,7 +100,7 @@ def _read_item(
 
 
 def _check_kind(faults: Faults, at: str, tenant: str, scene: str, template: str) -> None:
-    faults.text(f"{at}.tenant", tenant, max_length=MAX_TENANT)
+    faults.tenant(f"{at}.tenant", tenant)
     faults.text(f"{at}.scene", scene, max_length=_MAX_ID)
     faults.text(f"{at}.template", template, max_length=_MAX_ID, required=False)
 

@@ -10,8 +10,7 @@
 --                                     one message; p: pending, c: confirmed, u: loaded while it was being handed over,
 --                                     so that it counts for others and is no place of its own, r: given back while the
 --                                     set was not loaded, so that loading does not bring it back; score: Redis time in ms at
---                                     which its place was taken. <id> is `intent:hop`. <category> is ? where nobody
---                                     told it: such a message counts on the sliding windows of all categories.
+--                                     which its place was taken. <id> is `intent:hop`.
 -- ARGV[1]  the command; the rest belongs to it:
 --   reserve <id> <channel> <cap date> <category> <reach> <zone> <now> <user cap|-1> <channel cap|-1>
 --           {<window ms> <cap>} ...
@@ -22,6 +21,7 @@
 --       -> {4, zone}                    another zone was chosen within the last 2 h; nothing is reserved
 --   zone <zone> <now>                   -> {4, zone} or {5}: as above, and nothing is reserved in any case
 --       <zone> is kept from <now> (the judge's time in ms) on when none is kept; `-` keeps none, empty asks for none.
+--   kept <moment>                       -> the zone that is kept at a moment (the judge's time in ms); empty where none is
 --   confirm <id> <channel> <cap date>   -> 1, or 0 when it has no such place (any more): it must be judged again
 --   release <id>                        -> 1 when it had a place, 0 otherwise
 --   load <reach> {<id> <channel> <cap date> <category> <c|u> <ms>} ...
@@ -115,13 +115,16 @@ local function put(id, channel, date, category, state, at)
   redis.call('ZADD', key, at, id .. ' ' .. channel .. ' ' .. date .. ' ' .. category .. ' ' .. state)
 end
 
+local function kept_zone(moment)
+  return zone and math.abs(moment - zone_at) < ZONE_MS and zone or nil
+end
+
 -- Returns the zone that goes before the wanted one, or nil; keeps the wanted one where none is kept.
 local function other_zone(wanted, judged_at)
   if wanted == '' then
     return nil
   end
-  local kept = zone and math.abs(judged_at - zone_at) < ZONE_MS
-  if kept then
+  if kept_zone(judged_at) then
     return zone ~= wanted and zone or nil
   end
   if zone then
@@ -166,7 +169,7 @@ if command == 'reserve' then
           answer[3] = answer[3] + 1
         end
       end
-      if message.category == category or message.category == '?' then
+      if message.category == category then
         for i = 11, #ARGV, 2 do
           if message.at > now - tonumber(ARGV[i]) then
             answer[(i - 3) / 2] = answer[(i - 3) / 2] + 1
@@ -202,6 +205,10 @@ if command == 'zone' then
   return other and {4, other} or {5}
 end
 
+if command == 'kept' then
+  return kept_zone(tonumber(ARGV[2])) or ''
+end
+
 if command == 'confirm' then
   local own = find(ARGV[2])
   for _, message in ipairs(own) do
@@ -229,7 +236,7 @@ if command == 'release' then
   end
   remove(own)
   if reach == 0 then
-    put(ARGV[2], '-', '-', '?', 'r', now)
+    put(ARGV[2], '-', '-', '-', 'r', now)
     keep()
   end
   return counted
@@ -245,8 +252,7 @@ if command == 'load' then
     local own = find(id)
     local known = at <= cleared_at
     for _, message in ipairs(own) do
-      known = known or message.state == 'r' or (message.state == 'c' and message.category ~= '?')
-        or (state == 'u' and message.state ~= 'u')
+      known = known or message.state == 'r' or message.state == 'c' or (state == 'u' and message.state ~= 'u')
     end
     if not known then
       remove(own)

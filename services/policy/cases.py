@@ -9,6 +9,7 @@ from services.catalog.rules import Channel
 from .counters import Answer, Place
 from .decision import Decision, Facts, Gate, Item, Known, Usage, UserKey
 from .evaluate import Bench, Candidate, fallback_address
+from .quotas import Seat
 
 
 class Case:
@@ -26,10 +27,9 @@ class Case:
         channel: the channel on which the candidate tries to leave; not there for what is decided.
         cap_date: the date on which the candidate counts; empty where it counts on no caps, and for what is decided.
         capped: whether it is a candidate that counts on caps.
-        reserved: whether it took a new place in the caps.
-        refused: whether the caps refused it, or it has its place already: it takes none in the quotas.
-        tenant_taken: whether it took a place in the tenant's quota.
-        tenant_spent: whether that quota was spent.
+        reserved: whether it has a place in the caps.
+        refused: whether the caps refused it: it takes no place in the quotas.
+        tenant_spent: whether the tenant's quota was spent.
         spent: whether the quota of the channel was spent, on which it was asked for last.
     """
 
@@ -47,7 +47,6 @@ class Case:
         "reserved",
         "spent",
         "tenant_spent",
-        "tenant_taken",
         "user",
     )
 
@@ -58,7 +57,7 @@ class Case:
         self._usage: dict[Channel, Usage] = {}
         self._quota_used: dict[Channel, int] = {}
         self.facts = Facts(known.person, known.suppressions, known.preferences, self._usage, self._quota_used)
-        self.reserved = self.refused = self.tenant_taken = self.tenant_spent = self.spent = False
+        self.reserved = self.refused = self.tenant_spent = self.spent = False
         self._judge()
 
     @property
@@ -68,7 +67,7 @@ class Case:
 
     @property
     def wants_quota(self) -> bool:
-        """Whether it takes new places in quotas."""
+        """Whether it needs places in quotas."""
         return not self.refused and isinstance(self.judged, Candidate)
 
     @property
@@ -132,19 +131,26 @@ class Case:
     def note_place(self, answer: Answer) -> None:
         """Takes what the caps saw."""
         self._usage[self.channel] = answer.usage
-        own = answer.usage.own
-        self.refused = own or not answer.reserved
-        self.reserved = answer.reserved and not own
+        self.reserved = answer.reserved
+        self.refused = not answer.reserved
 
-    def note_tenant_quota(self, used: int, *, taken: bool) -> None:
+    def note_tenant_quota(self, seat: Seat) -> None:
         """Takes what the quota of the tenant saw."""
-        self.tenant_taken, self.tenant_spent = taken, not taken
-        self.facts = replace(self.facts, tenant_used=used if taken else max(used, self.tenant_quota or 0))
+        self.tenant_spent = not seat.held
+        self.facts = replace(self.facts, tenant_used=seat.used)
+        self._note_seat(seat)
 
-    def note_quota(self, used: int, *, taken: bool) -> None:
+    def note_quota(self, seat: Seat) -> None:
         """Takes what the quota of the channel saw."""
-        self.spent = not taken
-        self._quota_used[self.channel] = used if taken else max(used, self.channel_quota or 0)
+        self.spent = not seat.held
+        self._quota_used[self.channel] = seat.used
+        self._note_seat(seat)
+
+    def _note_seat(self, seat: Seat) -> None:
+        """A place in the caps helps a message no further than the quotas have one for it too."""
+        usage = self._usage.get(self.channel)
+        if not seat.held and usage is not None and usage.own:
+            self._usage[self.channel] = usage._replace(own=False)
 
     def conclude(self) -> Decision:
         """Returns the decision."""

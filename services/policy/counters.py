@@ -1,14 +1,13 @@
-"""What users got and what channels and tenants spent, in Redis: exact under concurrency, rebuilt when it was emptied.
+"""What users got, in Redis: exact under concurrency, rebuilt when it was emptied.
 
 Keys, under ``reach:{deployment}:`` (literally the deployment's name; one script touches one key, so one slot):
-
-- ``caps:{<length>:<tenant>:<user>}``: what one user got, and the zone they were judged in, see `caps.lua`;
-- ``quota:{<channel>}``, ``tenant:{<tenant>}``: what was spent on the running day, see `quota.lua`.
+``caps:{<length>:<tenant>:<user>}``: what one user got, and the zone they were judged in, see `caps.lua`; beside them
+those of `quotas`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from services.chassis.clock import Clock
 from services.chassis.errors import UnavailableError
 
 from .decision import Usage, UserKey
+from .quotas import Quotas, SendCounts, Spender, Tenant
 from .record import record
 from .scripts import Call, Script, Scripts
 
@@ -32,7 +32,6 @@ _EARLIEST_ZONE = timedelta(hours=14)
 _MAX_ROUNDS = 3
 _NOT_LOADED, _RESERVED, _OWN, _REFUSED, _OTHER_ZONE = 0, 1, 2, 3, 4
 _ONLY_LOOK = "-"
-_UNTOLD = "?"
 _SHOWN = 6
 
 
@@ -98,7 +97,7 @@ class Settlement:
     Attributes:
         user: whose caps.
         message: `intent:hop`.
-        channel: the channel of its quota.
+        channel: the channel on which it counts.
         cap_date: the date on which it counts.
         confirmed: it leaves and counts for good; else it never left and its place is given back.
     """
@@ -112,7 +111,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class RecentSend:
-    """A message that left, as the owner of the tasks remembers it; of no category where that one does not tell it.
+    """A message that left, as the owner of the tasks remembers it.
 
     An uncertain one is being handed over, or was when its owner died: it counts, but cannot be confirmed by that.
     """
@@ -122,7 +121,7 @@ class RecentSend:
     channel: Channel
     cap_date: str
     sent_at: datetime
-    category: Category | None = None
+    category: Category = Category.NOTIFICATION
     uncertain: bool = False
 
 
@@ -135,7 +134,7 @@ class Counted:
         message: `intent:hop`.
         channel: where it goes.
         cap_date: local date on which it counts.
-        category: its category; None where nobody told it.
+        category: its category.
         counted_at: from when on it counts.
         pending: reserved, or being handed over: it may not have left yet.
     """
@@ -144,13 +143,13 @@ class Counted:
     message: str
     channel: Channel
     cap_date: str
-    category: Category | None
+    category: Category
     counted_at: datetime
     pending: bool
 
 
-class RecentSends(Protocol):
-    """Remembers what left, so that the caps can be rebuilt."""
+class RecentSends(SendCounts, Protocol):
+    """Remembers what left, so that the caps and the quotas can be rebuilt."""
 
     async def recent_sends(self, users: Sequence[UserKey], since: datetime) -> list[RecentSend]:
         """Returns the messages that left for these users since a moment.
@@ -170,15 +169,18 @@ class Clearances(Protocol):
 
 
 class Counters:
-    """Caps, quotas and the zones that are kept.
+    """Caps and the zones that are kept, and the quotas beside them.
 
     Args:
         client: Redis.
         deployment: prefix of the keys.
-        memory: where the caps are rebuilt from.
+        memory: where caps and quotas are rebuilt from.
         clearances: whose counters were cleared.
         clock: tells how far back to ask `memory`, and since when a zone is kept; expiry inside Redis goes by Redis'
             own clock.
+
+    Attributes:
+        quotas: what channels and tenants spent.
 
     Every method raises UnavailableError (REDIS_UNAVAILABLE) when Redis cannot be reached; what was reserved until
     then runs out by itself.
@@ -199,7 +201,7 @@ class Counters:
         self._clock = clock
         self._scripts = Scripts(client)
         self._caps = Script("caps.lua")
-        self._quota = Script("quota.lua")
+        self.quotas = Quotas(self._scripts, self._prefix, memory)
 
     async def reserve(self, wishes: Sequence[Place | ZoneWish], reach: timedelta = KEPT) -> list[Answer]:
         """Judges and reserves places, each in one step; in the order given, all in one pipeline.
@@ -230,52 +232,36 @@ class Counters:
         raise _lost_again()
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[int]:
-        """Confirms or gives back places; repeating it is harmless. A place given back is also off the quotas.
+        """Confirms or gives back places; repeating it is harmless. What is given back is also off the quotas.
 
         Returns:
             The positions of confirmations whose place is gone: it ran out, or Redis was emptied.
         """
         counted = [position for position, settlement in enumerate(settlements) if settlement.cap_date]
         calls = [self._settle_call(settlements[position]) for position in counted]
-        returned: dict[str, int] = {}
-        lost: list[int] = []
-        for position, row in zip(counted, await self._scripts.run(self._caps, calls), strict=True):
-            settlement = settlements[position]
-            if settlement.confirmed and not row:
-                lost.append(position)
-            elif not settlement.confirmed and row:
-                for key in (self._channel_key(settlement.channel), self._tenant_key(settlement.user.tenant)):
-                    returned[key] = returned.get(key, 0) + 1
-        await self._return(returned)
-        return lost
+        rows = await self._scripts.run(self._caps, calls)
+        # Wherever it stands: what counts on no caps, such as a code, has its place in a channel's quota all the same.
+        returned: dict[Spender, list[str]] = {}
+        for settlement in settlements:
+            if not settlement.confirmed:
+                for spender in (*Channel, Tenant(settlement.user.tenant)):
+                    returned.setdefault(spender, []).append(settlement.message)
+        await self.quotas.give_back(returned)
+        return [
+            position
+            for position, row in zip(counted, rows, strict=True)
+            if settlements[position].confirmed and not row
+        ]
 
-    async def give_back(self, messages: Sequence[tuple[UserKey, str]], tenants: Mapping[str, int]) -> None:
-        """Gives back places of messages that found none in another quota.
-
-        Args:
-            messages: the users and the names of the messages that had a place in the caps.
-            tenants: by tenant, how many had a place in its quota.
-        """
+    async def release(self, messages: Sequence[tuple[UserKey, str]]) -> None:
+        """Gives back the places in users' caps of messages that do not leave; their names are `intent:hop`."""
         releases: list[Call] = [(self._caps_key(user), ("release", message)) for user, message in messages]
         await self._scripts.run(self._caps, releases)
-        await self._return({self._tenant_key(tenant): count for tenant, count in tenants.items()})
 
-    async def take_quota(self, wanted: Mapping[Channel, tuple[int, int]]) -> dict[Channel, tuple[int, int]]:
-        """Takes places in the quotas of channels.
-
-        Args:
-            wanted: by channel, how many places and the quota.
-
-        Returns:
-            By channel, how many places were taken and how many were taken before.
-        """
-        rows = await self._take((self._channel_key(channel), *values) for channel, values in wanted.items())
-        return dict(zip(wanted, rows, strict=True))
-
-    async def take_tenant_quota(self, wanted: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Takes places in the quotas of tenants; see `take_quota`."""
-        rows = await self._take((self._tenant_key(tenant), *values) for tenant, values in wanted.items())
-        return dict(zip(wanted, rows, strict=True))
+    async def kept_zone(self, user: UserKey, at: datetime) -> str:
+        """Returns the zone that is kept for a user at a moment; empty where none is."""
+        (zone,) = await self._scripts.run(self._caps, [(self._caps_key(user), ("kept", self._milliseconds(at)))])
+        return str(zone.decode())
 
     async def show(self, users: Sequence[UserKey], reach: timedelta = KEPT) -> list[Counted]:
         """Returns what counts on the caps of users: by user, newest first. They are rebuilt first where needed."""
@@ -317,17 +303,10 @@ class Counters:
         for send in sends:
             cleared_at = cleared.get(send.user)
             if send.user in loads and (cleared_at is None or send.sent_at > cleared_at):
-                category = send.category.value if send.category is not None else _UNTOLD
                 state, at = "u" if send.uncertain else "c", self._milliseconds(_counted_at(send))
-                loads[send.user] += [send.message, send.channel.value, send.cap_date, category, state, at]
+                place = (send.message, send.channel.value, send.cap_date, send.category.value)
+                loads[send.user] += [*place, state, at]
         await self._scripts.run(self._caps, [(self._caps_key(user), values) for user, values in loads.items()])
-
-    async def _take(self, wanted: Iterable[tuple[str, int, int]]) -> list[tuple[int, int]]:
-        rows = await self._scripts.run(self._quota, [(key, (count, quota)) for key, count, quota in wanted])
-        return [(row[0], row[1]) for row in rows]
-
-    async def _return(self, returned: Mapping[str, int]) -> None:
-        await self._scripts.run(self._quota, [(key, (-count, -1)) for key, count in returned.items()])
 
     def _wish_call(self, wish: Place | ZoneWish, reach_seconds: int, now: int) -> Call:
         key = self._caps_key(wish.user)
@@ -353,12 +332,6 @@ class Counters:
         # The length keeps ("a:b", "c") and ("a", "b:c") apart.
         tenant, user_id = user
         return f"{self._prefix}caps:{{{len(tenant)}:{tenant}:{user_id}}}"
-
-    def _channel_key(self, channel: Channel) -> str:
-        return f"{self._prefix}quota:{{{channel.value}}}"
-
-    def _tenant_key(self, tenant: str) -> str:
-        return f"{self._prefix}tenant:{{{tenant}}}"
 
     @staticmethod
     def _milliseconds(moment: datetime) -> int:
@@ -394,7 +367,7 @@ def _counted(user: UserKey, words: Sequence[str]) -> Counted:
         message=message,
         channel=Channel(channel),
         cap_date=cap_date,
-        category=None if category == _UNTOLD else Category(category),
+        category=Category(category),
         counted_at=datetime.fromtimestamp(int(milliseconds) / 1_000, UTC),
         pending=state != "c",
     )

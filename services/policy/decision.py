@@ -202,7 +202,7 @@ class Usage(NamedTuple):
     Attributes:
         user: messages on all channels on the local day.
         channel: messages on the channel in question on that day.
-        own: the message has its own place already, which never blocks it.
+        own: the message has its own place already, in the caps and in the quotas it counts on: it never blocks itself.
         windows: messages of its category within each sliding window, in the order of the policy's caps.
     """
 
@@ -221,8 +221,8 @@ class Facts:
         suppressions: standing suppressions of this user and these addresses.
         preferences: what the user chose to hear about.
         usage: what the user got, by the channel that was asked about; missing means nothing was sent.
-        quota_used: messages of this UTC day on a channel when this one's batch came, and the whole quota for those of
-            the batch that found no place in it; missing means none.
+        quota_used: messages of this UTC day on a channel when this one's batch came, without itself, and the whole
+            quota for those of the batch that found no place in it; missing means none.
         tenant_used: the same for the tenant's quota.
         kept_zone: the zone that was chosen for the user within the last two hours; empty where none was.
     """

@@ -10,7 +10,7 @@ no decision; it is forgotten with its batch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -92,7 +92,7 @@ def fallback_address(candidate: Candidate, facts: Facts) -> tuple[Address | None
     if value is None:
         return None, reasons.NO_ADDRESS
     way = Address(channel, value)
-    entry = gates.suppression_gate(item.user_id, way, facts.suppressions, facts.preferences, rules.scene)
+    entry, _ = gates.suppression_gate(item.user_id, (way,), facts.suppressions, facts.preferences, rules.scene)
     if entry.outcome is GateOutcome.DROPPED:
         return None, entry.reason
     return way, ""
@@ -150,12 +150,13 @@ class Bench:
             if trace[-1].outcome is GateOutcome.DROPPED:
                 return self._hold(trace, facts, None)
         order = self._order(item)
-        address = _first_address(order, item, facts)
-        trace.append(self._channel(order, address))
-        if address is None:
+        ways = _ways(order, item, facts)
+        trace.append(self._channel(order, ways[0].channel if ways else None))
+        if not ways:
             return self._hold(trace, facts, None)
-        trace.append(self._suppression(item, address, facts))
-        if trace[-1].outcome is GateOutcome.DROPPED:
+        entry, address = self._suppression(item, ways, facts)
+        trace.append(entry)
+        if entry.outcome is GateOutcome.DROPPED:
             return self._hold(trace, facts, address)
         if scene.digest is not None:
             entry, until = gates.digest_gate(item, scene.digest, self.now)
@@ -187,27 +188,33 @@ class Bench:
         quota = self._quota(channel, facts.quota_used.get(channel, 0))
         if quota.outcome is GateOutcome.PASSED:
             return self._send(Action.SEND_NOW, candidate, facts, address, (frequency, quota))
-        way, refusal = self._fall_back(candidate, facts)
+        way, told = self._fall_back(candidate, facts)
+        inputs = {**quota.inputs, **told}
         if way is None:
-            quota = replace(quota, inputs={**quota.inputs, "fallback_refused": refusal})
+            quota = replace(quota, inputs=inputs)
             return self._send(Action.DROP, candidate, facts, address, (frequency, quota))
-        inputs = {**quota.inputs, "fallback": way.channel.value}
         quota = replace(quota, outcome=GateOutcome.FELL_BACK, inputs=inputs)
         return self._send(Action.FALL_BACK, candidate, facts, way, (frequency, quota))
 
-    def _fall_back(self, candidate: Candidate, facts: Facts) -> tuple[Address | None, str]:
-        """Returns the fallback address if the counters of its channel allow it, or None and why they do not."""
+    def _fall_back(self, candidate: Candidate, facts: Facts) -> tuple[Address | None, dict[str, str]]:
+        """Returns the fallback address if the counters of its channel allow it, or None; and what the trace tells."""
         way, refusal = fallback_address(candidate, facts)
         if way is None:
-            return None, refusal
-        usage = facts.usage.get(way.channel, _NOTHING_SENT)
-        for entry in (
-            self._frequency(way.channel, candidate.cap_date, usage, facts.tenant_used),
-            self._quota(way.channel, facts.quota_used.get(way.channel, 0)),
+            return None, {"fallback_refused": refusal}
+        channel = way.channel
+        usage = facts.usage.get(channel, _NOTHING_SENT)
+        told: dict[str, str] = {"fallback": channel.value}
+        for entry, names in (
+            (
+                self._frequency(channel, candidate.cap_date, usage, facts.tenant_used),
+                ("channel_count", "channel_limit"),
+            ),
+            (self._quota(channel, facts.quota_used.get(channel, 0)), ("count", "limit")),
         ):
+            told |= {f"fallback_{name}": entry.inputs[name] for name in names if name in entry.inputs}
             if entry.outcome is GateOutcome.DROPPED:
-                return None, entry.reason
-        return way, ""
+                return None, {**told, "fallback_refused": entry.reason}
+        return way, told
 
     # Each of the following works an answer out once for all messages that have its inputs in common.
 
@@ -218,24 +225,23 @@ class Bench:
             order = self._orders[key] = gates.channel_order(item.channels, item.hop, self.rules)
         return order
 
-    def _channel(self, order: Order, address: Address | None) -> GateEntry:
-        chosen = None if address is None else address.channel
-        key = (Gate.CHANNEL, order.source, order.channels, chosen)
+    def _channel(self, order: Order, first: Channel | None) -> GateEntry:
+        key = (Gate.CHANNEL, order.source, order.channels, first)
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = gates.channel_gate(order, chosen)
+            entry = self._entries[key] = gates.channel_gate(order, first)
         return entry
 
-    def _suppression(self, item: Item, address: Address, facts: Facts) -> GateEntry:
+    def _suppression(self, item: Item, ways: Sequence[Address], facts: Facts) -> tuple[GateEntry, Address]:
         if facts.suppressions or facts.preferences:
-            return gates.suppression_gate(
-                item.user_id, address, facts.suppressions, facts.preferences, self.rules.scene
-            )
-        key = (Gate.SUPPRESSION, address.channel)
+            return gates.suppression_gate(item.user_id, ways, facts.suppressions, facts.preferences, self.rules.scene)
+        # Where nothing stands, the answer is the same for everybody: the first way, or an opting in that is missing.
+        key = (Gate.SUPPRESSION, *[way.channel for way in ways])
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = gates.suppression_gate(item.user_id, address, (), (), self.rules.scene)
-        return entry
+            entry, _ = gates.suppression_gate(item.user_id, ways, (), (), self.rules.scene)
+            self._entries[key] = entry
+        return entry, ways[0]
 
     def _quiet(self, item: Item, local: LocalMoment) -> GateEntry:
         end = local.quiet_end
@@ -295,10 +301,7 @@ class Bench:
         )
 
 
-def _first_address(order: Order, item: Item, facts: Facts) -> Address | None:
-    """Returns the recipient's address on the first channel in question that has one."""
-    for channel in order.channels:
-        value = gates.address_on(channel, item, facts.person)
-        if value is not None:
-            return Address(channel, value)
-    return None
+def _ways(order: Order, item: Item, facts: Facts) -> list[Address]:
+    """Returns the recipient's addresses on the channels in question, in their order."""
+    values = [(channel, gates.address_on(channel, item, facts.person)) for channel in order.channels]
+    return [Address(channel, value) for channel, value in values if value is not None]

@@ -13,15 +13,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from agent_reach.v1 import message_pb2
 from services.catalog.addresses import AddressError, normalise
 from services.catalog.wire import channel_from_wire
+from services.catalog.zones import find_zone
 from services.chassis.errors import InvalidFieldsError, Violation
 from services.chassis.moments import moment
+from services.chassis.tenants import check_tenant
 from services.chassis.validation import check_text
 
 from .decision import Address, LocalTime
-from .quiet_hours import find_zone
 
 MAX_BATCH = 500
-MAX_TENANT = 128
 MAX_USER = 256
 _MAX_ZONE = 64
 _TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
@@ -42,6 +42,10 @@ class Faults:
         """Checks that a text is storable, not too long, and there if it must be; returns it."""
         self.violations += check_text(field, value, max_length=max_length, required=required)
         return value
+
+    def tenant(self, field: str, value: str) -> None:
+        """Checks that a text is the name of a tenant."""
+        self.violations += check_tenant(field, value)
 
     def count(self, field: str, number: int, most: int) -> None:
         """Checks how many entries a field holds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
@@ -46,6 +46,10 @@ SUPPRESSED: Mapping[tuple[str, SuppressionSource], str] = MappingProxyType(
     }
 )
 _WEIGHT = {key: number for number, key in enumerate(SUPPRESSED)}
+# How the suppression gate names what it tells of a refused channel: `refused_sms`, and the suppression's id in
+# `refused_sms_suppression_id`.
+REFUSED = "refused_"
+REFUSED_BY = "_suppression_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +129,11 @@ def address_on(channel: Channel, item: Item, person: Person) -> str | None:
     return person.addresses.get(channel)
 
 
-def channel_gate(order: Order, chosen: Channel | None) -> GateEntry:
-    """Tells which channel was chosen: the first in question on which the recipient has an address."""
+def channel_gate(order: Order, first: Channel | None) -> GateEntry:
+    """Tells the first channel in question on which the recipient has an address."""
     inputs = {"order": ",".join(order.channels), "order_source": order.source}
-    if chosen is not None:
-        inputs["channel"] = chosen.value
+    if first is not None:
+        inputs["channel"] = first.value
         return GateEntry(Gate.CHANNEL, GateOutcome.PASSED, reasons.ADDRESS_FOUND, inputs)
     reason = reasons.NO_ADDRESS if order.channels else reasons.NO_CHANNEL
     return GateEntry(Gate.CHANNEL, GateOutcome.DROPPED, reason, inputs)
@@ -182,21 +186,62 @@ def find_preference(preferences: Iterable[Preference], *, channel: Channel, cate
 
 def suppression_gate(
     user_id: str,
-    chosen: Address,
-    suppressions: Iterable[Suppression],
-    preferences: Iterable[Preference],
+    ways: Sequence[Address],
+    suppressions: Sequence[Suppression],
+    preferences: Sequence[Preference],
     scene: SceneRules,
-) -> GateEntry:
-    """Asks whether the user, or the address, wants silence; a suppression goes before what the user chose."""
+) -> tuple[GateEntry, Address]:
+    """Asks on which way neither the user nor the address wants silence; a suppression goes before what the user chose.
+
+    A wish for silence on one channel leaves the next one open. One that is about the user on every channel ends the
+    search: no other channel is asked.
+
+    Args:
+        user_id: the user.
+        ways: the recipient's addresses, the most wanted channel first; at least one.
+        suppressions: standing ones.
+        preferences: what the user chose.
+        scene: the scene.
+
+    Returns:
+        The entry of the first way that is open, which tells the refused ones too; where none is, the first refusal.
+        And the way that the entry is about.
+    """
+    refusals: list[GateEntry] = []
+    for way in ways:
+        entry, everywhere = _silence_on(way, user_id, suppressions, preferences, scene)
+        if entry.outcome is GateOutcome.PASSED:
+            return _telling_refusals(entry, refusals), way
+        refusals.append(entry)
+        if everywhere:
+            break
+    return _telling_refusals(refusals[0], refusals[1:]), ways[0]
+
+
+def _silence_on(
+    way: Address,
+    user_id: str,
+    suppressions: Sequence[Suppression],
+    preferences: Sequence[Preference],
+    scene: SceneRules,
+) -> tuple[GateEntry, bool]:
+    """Asks about one way; says also whether a refusal is about the user on every channel."""
     category = scene.category
-    inputs = {"category": category.value, "channel": chosen.channel.value}
-    found = find_suppression(suppressions, user_id=user_id, address=chosen, category=category)
+    inputs = {"category": category.value, "channel": way.channel.value}
+    found = find_suppression(suppressions, user_id=user_id, address=way, category=category)
     if found is not None:
         suppression, reason = found
         inputs["suppression_id"] = suppression.suppression_id
         inputs["source"] = suppression.source.value
-        return GateEntry(Gate.SUPPRESSION, GateOutcome.DROPPED, reason, inputs)
-    preference = find_preference(preferences, channel=chosen.channel, category=category)
+        everywhere = suppression.address is None and suppression.channel is None
+        return GateEntry(Gate.SUPPRESSION, GateOutcome.DROPPED, reason, inputs), everywhere
+    return _choice_on(way, preferences, scene, inputs), False
+
+
+def _choice_on(
+    way: Address, preferences: Sequence[Preference], scene: SceneRules, inputs: dict[str, str]
+) -> GateEntry:
+    preference = find_preference(preferences, channel=way.channel, category=scene.category)
     if preference is not None:
         inputs["preference"] = "opt_in" if preference.opt_in else "opt_out"
         inputs["preference_category"] = preference.category or "all"
@@ -206,6 +251,19 @@ def suppression_gate(
     elif scene.opt_in:
         return GateEntry(Gate.SUPPRESSION, GateOutcome.DROPPED, reasons.OPT_IN_MISSING, inputs)
     return GateEntry(Gate.SUPPRESSION, GateOutcome.PASSED, reasons.NOT_SUPPRESSED, inputs)
+
+
+def _telling_refusals(entry: GateEntry, refusals: Sequence[GateEntry]) -> GateEntry:
+    """Returns an entry that tells of each other way why it was refused, and by which suppression."""
+    if not refusals:
+        return entry
+    inputs = {**entry.inputs}
+    for refusal in refusals:
+        name = REFUSED + refusal.inputs["channel"]
+        inputs[name] = refusal.reason
+        if "suppression_id" in refusal.inputs:
+            inputs[name + REFUSED_BY] = refusal.inputs["suppression_id"]
+    return replace(entry, inputs=inputs)
 
 
 def digest_gate(item: Item, digest: Digest, now: datetime) -> tuple[GateEntry, datetime | None]:

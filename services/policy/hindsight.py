@@ -7,15 +7,16 @@ the first judgement saw stands in its trace; what it did not look at is taken fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from services.catalog.rules import Category, Channel
 
-from .decision import Address, Decision, Facts, Gate, GateEntry, GateOutcome, Person, Preference, Suppression
-from .gates import find_preference, find_suppression
+from . import reasons
+from .decision import Action, Address, Decision, Facts, Gate, GateEntry, GateOutcome, Person, Preference, Suppression
+from .gates import REFUSED, REFUSED_BY, find_preference, find_suppression
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -75,29 +76,98 @@ class Dossier:
         return facts if entry is None else self._with_silence(facts, user_id, decision, entry)
 
     def _with_silence(self, facts: Facts, user_id: str, decision: Decision, entry: GateEntry) -> Facts:
-        """Corrects what raced with the judgement: it was stored, or lifted, within the same instant."""
-        channel, category = Channel(entry.inputs["channel"]), Category(entry.inputs["category"])
-        seen = entry.inputs.get("suppression_id")
-        if seen is not None:
-            standing = {dated.suppression.suppression_id: dated.suppression for dated in self.suppressions}
-            missing = seen in standing and standing[seen] not in facts.suppressions
-            return replace(facts, suppressions=(*facts.suppressions, standing[seen])) if missing else facts
-        address = Address(channel, decision.address or facts.person.addresses.get(channel, ""))
-        suppressions = tuple(
-            suppression
-            for suppression in facts.suppressions
-            if find_suppression([suppression], user_id=user_id, address=address, category=category) is None
+        """Corrects what raced with the judgement, or was chosen since: each channel answers as it did then."""
+        category = Category(entry.inputs["category"])
+        preferences = _with_choice_seen(facts.preferences, entry)
+        suppressions = {suppression.suppression_id: suppression for suppression in facts.suppressions}
+        standing = {dated.suppression.suppression_id: dated.suppression for dated in self.suppressions}
+        for answer in (*_answers(entry), *_fallback_answer(decision, preferences, category)):
+            if answer.suppression_id:
+                if answer.suppression_id in standing:
+                    suppressions[answer.suppression_id] = standing[answer.suppression_id]
+                continue
+            address = Address(answer.channel, _address_on(answer.channel, decision, facts.person))
+            while found := find_suppression(
+                suppressions.values(), user_id=user_id, address=address, category=category
+            ):
+                del suppressions[found[0].suppression_id]
+            preferences = _choosing(preferences, answer, category)
+        return replace(facts, suppressions=tuple(suppressions.values()), preferences=preferences)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the suppression gate said of one channel.
+
+    Attributes:
+        channel: the channel.
+        suppression_id: the suppression that refused it; empty where none did.
+        opt_in: what the user chose for it; None where no choice fitted.
+    """
+
+    channel: Channel
+    suppression_id: str
+    opt_in: bool | None
+
+
+def _answers(entry: GateEntry) -> Iterator[_Answer]:
+    """Yields what the suppression gate said of each channel that it was asked about."""
+    inputs = entry.inputs
+    chosen = {"opt_in": True, "opt_out": False}.get(inputs.get("preference", ""))
+    yield _Answer(Channel(inputs["channel"]), inputs.get("suppression_id", ""), chosen)
+    for channel in Channel:
+        reason = inputs.get(REFUSED + channel)
+        if reason is not None:
+            opted_out = False if reason == reasons.PREFERENCE_OPTED_OUT else None
+            yield _Answer(channel, inputs.get(REFUSED + channel + REFUSED_BY, ""), opted_out)
+
+
+def _fallback_answer(decision: Decision, preferences: tuple[Preference, ...], category: Category) -> Iterator[_Answer]:
+    """Yields what must have been said of the channel that took over: its own trace tells nothing of that."""
+    channel = decision.channel
+    if decision.action is Action.FALL_BACK and channel is not None:
+        chosen = find_preference(preferences, channel=channel, category=category)
+        yield _Answer(channel, "", None if chosen is None else True)
+
+
+def _with_choice_seen(preferences: tuple[Preference, ...], entry: GateEntry) -> tuple[Preference, ...]:
+    """Returns preferences with the one that the gate saw, as wide as it was: it may fit other channels too."""
+    inputs = entry.inputs
+    if "preference" not in inputs:
+        return preferences
+    category, channel = inputs["preference_category"], inputs["preference_channel"]
+    seen = Preference(
+        None if category == "all" else Category(category),
+        None if channel == "all" else Channel(channel),
+        inputs["preference"] == "opt_in",
+    )
+    return (*_without(preferences, seen.category, seen.channel), seen)
+
+
+def _choosing(preferences: tuple[Preference, ...], answer: _Answer, category: Category) -> tuple[Preference, ...]:
+    """Returns preferences by which a channel answers as it did."""
+    channel = answer.channel
+    found = find_preference(preferences, channel=channel, category=category)
+    if (None if found is None else found.opt_in) is answer.opt_in:
+        return preferences
+    if answer.opt_in is None:
+        return tuple(
+            each for each in preferences if find_preference([each], channel=channel, category=category) is None
         )
-        preferences: tuple[Preference, ...] = tuple(
-            preference
-            for preference in facts.preferences
-            if find_preference([preference], channel=channel, category=category) is None
-        )
-        if "preference" in entry.inputs:
-            # The narrowest there is: it counts, whatever else was chosen.
-            chosen = Preference(category, channel, entry.inputs["preference"] == "opt_in")
-            preferences = (*facts.preferences, chosen)
-        return replace(facts, suppressions=suppressions, preferences=preferences)
+    # The narrowest there is: it counts, whatever else was chosen.
+    return (*_without(preferences, category, channel), Preference(category, channel, answer.opt_in))
+
+
+def _without(
+    preferences: tuple[Preference, ...], category: Category | None, channel: Channel | None
+) -> tuple[Preference, ...]:
+    return tuple(each for each in preferences if (each.category, each.channel) != (category, channel))
+
+
+def _address_on(channel: Channel, decision: Decision, person: Person) -> str:
+    if channel is decision.channel and decision.address:
+        return decision.address
+    return person.addresses.get(channel, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +175,10 @@ class Counts:
     """What the counters told a decision, as far as its trace says.
 
     Attributes:
-        channel: the channel that the counts are about; None where the counters were not asked.
+        channel: the channel on which the counters were asked first; None where they were not.
         cap_date: the local date.
         user: messages on all channels on that date.
-        on_channel: messages on the channel on that date.
+        on_channel: messages on that date, by channel: the first, and the one it fell back to.
         category: the category of the message.
         windows: messages of the category, by the length of the sliding window.
         own: the message had its own place already.
@@ -119,7 +189,7 @@ class Counts:
     channel: Channel | None = None
     cap_date: str = ""
     user: int = 0
-    on_channel: int = 0
+    on_channel: Mapping[Channel, int] = field(default_factory=lambda: MappingProxyType({}))
     category: Category | None = None
     windows: Mapping[timedelta, int] = field(default_factory=lambda: MappingProxyType({}))
     own: bool = False
@@ -131,8 +201,15 @@ def counts_seen(decision: Decision) -> Counts:
     """Reads what the counters told a decision from its trace."""
     frequency, quota = _entry(decision, Gate.FREQUENCY), _entry(decision, Gate.CHANNEL_QUOTA)
     used: dict[Channel, int] = {}
-    if quota is not None and "count" in quota.inputs:
-        used[Channel(quota.inputs["channel"])] = int(quota.inputs["count"])
+    on_fallback: dict[Channel, int] = {}
+    if quota is not None:
+        told = quota.inputs
+        if "count" in told:
+            used[Channel(told["channel"])] = int(told["count"])
+        if "fallback_count" in told:
+            used[Channel(told["fallback"])] = int(told["fallback_count"])
+        if "fallback_channel_count" in told:
+            on_fallback[Channel(told["fallback"])] = int(told["fallback_channel_count"])
     if frequency is None or frequency.outcome is GateOutcome.EXEMPT:
         return Counts(quota=used)
     inputs, silence = frequency.inputs, _entry(decision, Gate.SUPPRESSION)
@@ -141,7 +218,7 @@ def counts_seen(decision: Decision) -> Counts:
         channel=Channel(inputs["channel"]),
         cap_date=inputs["cap_date"],
         user=int(inputs["count"]),
-        on_channel=int(inputs["channel_count"]),
+        on_channel={Channel(inputs["channel"]): int(inputs["channel_count"]), **on_fallback},
         category=None if silence is None else Category(silence.inputs["category"]),
         windows={timedelta(seconds=length): int(count) for length, count in zip(lengths, counted, strict=False)},
         own="own_reservation" in inputs,
@@ -178,7 +255,7 @@ def _stop(decision: Decision) -> Gate | None:
 
 def _chosen(decision: Decision) -> str:
     """Returns the channel that was chosen first, before any fallback."""
-    entry = _entry(decision, Gate.CHANNEL)
+    entry = _entry(decision, Gate.SUPPRESSION) or _entry(decision, Gate.CHANNEL)
     return "" if entry is None else entry.inputs.get("channel", "")
 
 

@@ -22,6 +22,7 @@ from .cases import Case
 from .counters import Counters, Place, ZoneWish
 from .decision import Address, Decision, Facts, Item, Known, Person, Rules, UserKey
 from .evaluate import Bench
+from .quotas import Spender, Tenant
 
 _log = structlog.get_logger(__name__)
 _UNKNOWN = Known(Person())
@@ -98,7 +99,7 @@ class Judge:
         cases = await self._open([_with_normal_address(item) for item in items], catalog, self._clock.now())
         await self._count(cases, catalog.policies.longest_window)
         decisions = [case.conclude() for case in cases]
-        await self._give_back(cases, decisions)
+        await self._tidy(cases, decisions, catalog)
         self._observe(cases, decisions)
         if self._observer is not None:
             judged = zip(cases, decisions, strict=True)
@@ -152,16 +153,19 @@ class Judge:
 
     async def _take_tenant_quotas(self, cases: Sequence[Case]) -> Sequence[Case]:
         """Takes places in the quotas of tenants; returns the messages that have one, or need none."""
-        queues: dict[str, list[Case]] = {}
+        queues: dict[Tenant, list[Case]] = {}
         for case in cases:
             if case.capped and case.tenant_quota is not None:
-                queues.setdefault(case.user.tenant, []).append(case)
+                queues.setdefault(Tenant(case.user.tenant), []).append(case)
         if not queues:
             return cases
-        asked = {tenant: (len(queue), queue[0].tenant_quota or 0) for tenant, queue in queues.items()}
-        for tenant, (places, before) in (await self._counters.take_tenant_quota(asked)).items():
-            for number, case in enumerate(queues[tenant]):
-                case.note_tenant_quota(before, taken=number < places)
+        wishes = {
+            tenant: ([case.message for case in queue], queue[0].tenant_quota or 0) for tenant, queue in queues.items()
+        }
+        seats = await self._counters.quotas.take(wishes)
+        for tenant, queue in queues.items():
+            for case, seat in zip(queue, seats[tenant], strict=True):
+                case.note_tenant_quota(seat)
         return [case for case in cases if not case.tenant_spent]
 
     async def _take_quotas(self, cases: Sequence[Case]) -> None:
@@ -170,17 +174,35 @@ class Judge:
         for case in cases:
             if case.channel_quota is not None:
                 queues.setdefault(case.channel, []).append(case)
-        asked = {channel: (len(queue), queue[0].channel_quota or 0) for channel, queue in queues.items()}
-        for channel, (places, before) in (await self._counters.take_quota(asked)).items():
-            for number, case in enumerate(queues[channel]):
-                case.note_quota(before, taken=number < places)
+        wishes = {
+            channel: ([case.message for case in queue], queue[0].channel_quota or 0)
+            for channel, queue in queues.items()
+        }
+        seats = await self._counters.quotas.take(wishes)
+        for channel, queue in queues.items():
+            for case, seat in zip(queue, seats[channel], strict=True):
+                case.note_quota(seat)
 
-    async def _give_back(self, cases: Sequence[Case], decisions: Sequence[Decision]) -> None:
-        """What found no quota does not cost the user a place of the day, nor the tenant one."""
-        lost = [case for case, decision in zip(cases, decisions, strict=True) if case.reserved and not decision.sends]
-        if lost:
-            tenants = Counter(case.user.tenant for case in lost if case.tenant_taken)
-            await self._counters.give_back([(case.user, case.message) for case in lost], tenants)
+    async def _tidy(self, cases: Sequence[Case], decisions: Sequence[Decision], catalog: Catalog) -> None:
+        """Leaves each message in the quotas of the way it goes, and in no other, whatever an earlier judgement took.
+
+        What does not leave costs neither its user a place of the day, nor its tenant or a channel.
+        """
+        limited = [name for name, rules in catalog.channels.items() if rules.daily_quota is not None]
+        strays: dict[Spender, list[str]] = {channel: [] for channel in limited}
+        lost: list[tuple[UserKey, str]] = []
+        for case, decision in zip(cases, decisions, strict=True):
+            message, way = case.message, decision.channel if decision.sends else None
+            for channel in limited:
+                if channel is not way:
+                    strays[channel].append(message)
+            if way is None:
+                if case.tenant_quota is not None:
+                    strays.setdefault(Tenant(case.user.tenant), []).append(message)
+                if case.reserved:
+                    lost.append((case.user, message))
+        await self._counters.quotas.give_back({spender: names for spender, names in strays.items() if names})
+        await self._counters.release(lost)
 
     def _observe(self, cases: Iterable[Case], decisions: Sequence[Decision]) -> None:
         for (action, reason), count in Counter([(decision.action, decision.reason) for decision in decisions]).items():

@@ -13,6 +13,7 @@ from .decision import Facts, UserKey
 from .evaluate import Candidate
 from .hindsight import Counts
 from .places import Place, longest_window, message_name, told, usage, user_of, ways
+from .quotas import Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +84,22 @@ class Outlook:
         return places
 
     async def _channels(self, looks: Sequence[Look]) -> dict[Channel, int]:
-        wanted: dict[Channel, tuple[int, int]] = {}
+        wanted: set[Channel] = set()
         for look in looks:
             for channel in ways(look.judged):
                 quota = look.judged.rules.channels[channel].daily_quota
                 if quota is not None and channel not in look.seen.quota and self._today(look.judged):
-                    wanted[channel] = (0, quota)
-        return {channel: used for channel, (_, used) in (await self._counters.take_quota(wanted)).items()}
+                    wanted.add(channel)
+        return await self._counters.quotas.look(sorted(wanted))
 
     async def _tenants(self, looks: Sequence[Look]) -> dict[str, int]:
-        wanted: dict[str, tuple[int, int]] = {}
+        wanted: set[Tenant] = set()
         for look in looks:
             quota = look.judged.rules.scene.policy.tenant_daily_quota
             if quota is not None and look.seen.tenant is None and self._today(look.judged):
-                wanted[look.judged.item.tenant] = (0, quota)
-        return {tenant: used for tenant, (_, used) in (await self._counters.take_tenant_quota(wanted)).items()}
+                wanted.add(Tenant(look.judged.item.tenant))
+        looked = await self._counters.quotas.look(sorted(wanted))
+        return {tenant.name: used for tenant, used in looked.items()}
 
     def _today(self, judged: Candidate) -> bool:
         return judged.now.date() == self._clock.now().date()

@@ -8,17 +8,21 @@ from datetime import datetime
 import grpc
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc
-from services.catalog.wire import category_from_wire, channel_from_wire
+from services.catalog.rules import Category, Channel
+from services.catalog.wire import category_from_wire, channel_from_wire, channel_to_wire
 from services.chassis.errors import UnavailableError
 from services.chassis.moments import moment, timestamp
 
 from .counters import RecentSend
 from .decision import Address, UserKey
+from .quotas import Spender, Tenant
 from .translate import address_to_wire
 
 _SERVICE = "dispatcher"
 _MAX_USERS = 500
 _RECENT_SENDS_SECONDS = 5.0
+# It may be all of a day.
+_COUNT_SENDS_SECONDS = 8.0
 
 
 class Dispatcher:
@@ -49,11 +53,29 @@ class Dispatcher:
                 user = UserKey(send.user.tenant, send.user.user_id)
                 message = f"{send.intent_id}:{send.hop}"
                 sent_at = moment(send.sent_at)
-                category = category_from_wire(send.category)
+                category = category_from_wire(send.category) or Category.NOTIFICATION
                 sends.append(
                     RecentSend(user, message, channel, send.cap_date, sent_at, category, uncertain=send.uncertain)
                 )
         return sends
+
+    async def count_sends(self, spenders: Sequence[Spender], since: datetime) -> dict[Spender, int]:
+        """Returns how many messages left on channels and for tenants since a moment; see `quotas.SendCounts`."""
+        request = dispatcher_pb2.CountSendsRequest(
+            tenants=[spender.name for spender in spenders if isinstance(spender, Tenant)],
+            channels=[channel_to_wire(spender) for spender in spenders if isinstance(spender, Channel)],
+            since=timestamp(since),
+        )
+        try:
+            response = await self._stub.CountSends(request, timeout=_COUNT_SENDS_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise _unavailable("what was spent today cannot be counted anew", error) from error
+        counts: dict[Spender, int] = {Tenant(each.tenant): each.count for each in response.tenants}
+        for each in response.channels:
+            channel = channel_from_wire(each.channel)
+            if channel is not None:
+                counts[channel] = each.count
+        return counts
 
     async def await_sending(
         self, tenant: str, user_ids: Sequence[str], addresses: Sequence[Address], wait_seconds: float

@@ -19,15 +19,12 @@ _LEAST_REACH = timedelta(hours=50)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message counts: from which moment, on which local date, channel and category.
-
-    A category that nobody told counts on the windows of all of them.
-    """
+    """Where a message counts: from which moment, on which local date, channel and category."""
 
     at: datetime
     cap_date: str
     channel: Channel
-    category: Category | None
+    category: Category
 
     def same(self, other: Place) -> bool:
         """Says whether it is the same place, from whichever moment on."""
@@ -62,7 +59,7 @@ def told(judged: Candidate, channel: Channel, seen: Counts) -> bool:
     if not counts_on_caps(scene.category):
         return True
     windows = {cap.window for cap in scene.policy.user_window_caps}
-    return (seen.channel, seen.cap_date) == (channel, judged.cap_date) and (
+    return (channel in seen.on_channel and seen.cap_date == judged.cap_date) and (
         not windows or (seen.category is scene.category and windows <= seen.windows.keys())
     )
 
@@ -97,16 +94,15 @@ def usage(
         return _count(records, counts, now) + more if told is None else max(0, told + more - _count(lost, counts, now))
 
     def within(window: timedelta) -> int:
-        categories = {scene.category, None}
         return count(
             seen.windows.get(window) if seen.category is scene.category else None,
-            lambda place: place.category in categories and place.at > now - window,
+            lambda place: place.category is scene.category and place.at > now - window,
         )
 
     return Usage(
         user=count(seen.user if same_day else None, lambda place: place.cap_date == cap_date),
         channel=count(
-            seen.on_channel if same_day and seen.channel is channel else None,
+            seen.on_channel.get(channel) if same_day else None,
             lambda place: place.cap_date == cap_date and place.channel is channel,
         ),
         own=own or (same_day and seen.own and seen.channel is channel),

@@ -1,4 +1,4 @@
-"""The SQL by which a tenant stores and reads its users' choices; how they are looked up: `PolicyStore.preferences`."""
+"""The SQL by which a tenant stores and reads its users' choices. For a message, `Lookup.known` reads them."""
 
 from __future__ import annotations
 

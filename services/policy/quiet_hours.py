@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from services.catalog.rules import QuietWindow
+from services.catalog.zones import find_zone
 
 from .decision import Person
 from .wall_clock import instants
@@ -62,15 +63,6 @@ class LocalMoment:
     day: str
     quiet_end: datetime | None
     open_for: timedelta
-
-
-@lru_cache(maxsize=1_024)
-def find_zone(name: str) -> ZoneInfo | None:
-    """Returns a zone by its IANA name, or None."""
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: names of folders, or too long
-        return None
 
 
 def zone_on_record(person: Person, now: datetime) -> tuple[str, str]:

@@ -16,8 +16,8 @@ from agent_reach.v1 import message_pb2, policy_pb2, preference_pb2, profile_pb2,
 from services.catalog.rules import Category, Channel
 from services.catalog.wire import category_from_wire, channel_from_wire
 
-from .decision import UserKey
-from .faults import MAX_BATCH, MAX_TENANT, MAX_USER, Faults, checking
+from .decision import Address, UserKey
+from .faults import MAX_BATCH, MAX_USER, Faults, checking
 from .records import Activity, Choice, Departure, Profile, Question, SuppressionPage, Wish
 from .translate import source_from_wire
 
@@ -30,7 +30,7 @@ _MAX_SCENE = 64
 _CLOCK_SKEW = timedelta(minutes=5)
 _CHOICES: Mapping[int, bool | None] = MappingProxyType(
     {
-        preference_pb2.CHOICE_UNSPECIFIED: None,
+        preference_pb2.CHOICE_NONE: None,
         preference_pb2.CHOICE_OPT_IN: True,
         preference_pb2.CHOICE_OPT_OUT: False,
     }
@@ -45,7 +45,7 @@ def read_departures(request: policy_pb2.CheckSuppressedRequest) -> list[Departur
         faults.count("items", len(request.items), MAX_BATCH)
         for index, item in enumerate(request.items[:MAX_BATCH]):
             at = f"items[{index}]"
-            faults.text(f"{at}.tenant", item.tenant, max_length=MAX_TENANT)
+            faults.tenant(f"{at}.tenant", item.tenant)
             faults.text(f"{at}.user_id", item.user_id, max_length=MAX_USER, required=False)
             category = category_from_wire(item.category)
             if category is None:
@@ -103,7 +103,7 @@ def read_choices(request: preference_pb2.SetPreferencesRequest) -> list[Choice]:
             at = f"preferences[{index}]"
             faults.text(f"{at}.user_id", given.user_id, max_length=MAX_USER)
             if given.choice not in _CHOICES:
-                faults.add(f"{at}.choice", "is no known choice")
+                faults.add(f"{at}.choice", "is no known choice" if given.choice else "is required")
                 continue
             channel, category = _read_limits(faults, at, given)
             if (given.user_id, category, channel) in seen:
@@ -150,7 +150,7 @@ def read_wishes(request: suppression_pb2.SuppressRequest) -> list[Wish]:
                 Wish(
                     source=source,
                     user_id=given.user_id,
-                    address=faults.address(f"{at}.address", given.address) if has_address else None,
+                    address=_read_address(faults, at, given, channel) if has_address else None,
                     channel=channel,
                     category=category,
                     note=given.note,
@@ -168,11 +168,9 @@ def read_questions(request: suppression_pb2.CheckSuppressionsRequest) -> list[Qu
             at = f"queries[{index}]"
             faults.text(f"{at}.user_id", query.user_id, max_length=MAX_USER, required=False)
             channel, category = _read_limits(faults, at, query)
-            address = faults.address(f"{at}.address", query.address) if query.HasField("address") else None
+            address = _read_address(faults, at, query, channel) if query.HasField("address") else None
             if not query.user_id and not query.HasField("address"):
                 faults.add(f"{at}.user_id", "set this or address")
-            if address is not None and channel not in {None, address.channel}:
-                faults.add(f"{at}.channel", "is another one than that of the address")
             questions.append(Question(query.user_id, address, channel, category or Category.NOTIFICATION))
     return questions
 
@@ -180,7 +178,7 @@ def read_questions(request: suppression_pb2.CheckSuppressionsRequest) -> list[Qu
 def read_tenant(tenant: str) -> str:
     """Returns the tenant for which a service acts."""
     with checking() as faults:
-        faults.text("tenant", tenant, max_length=MAX_TENANT)
+        faults.tenant("tenant", tenant)
     return tenant
 
 
@@ -233,6 +231,19 @@ def _read_limits(
     if given.category and category is None:
         faults.add(f"{at}.category", "is no known category")
     return channel, category
+
+
+def _read_address(
+    faults: Faults,
+    at: str,
+    given: suppression_pb2.Suppression | suppression_pb2.SuppressionQuery,
+    channel: Channel | None,
+) -> Address | None:
+    """Returns the address that something is about. Limited to another channel, it could never match a message."""
+    address = faults.address(f"{at}.address", given.address)
+    if address is not None and channel not in {None, address.channel}:
+        faults.add(f"{at}.channel", "is another one than that of the address")
+    return address
 
 
 def _read_addresses(faults: Faults, at: str, given: Sequence[message_pb2.Address]) -> dict[Channel, str]:

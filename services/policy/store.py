@@ -25,40 +25,28 @@ _MAX_ROUNDS = 5
 
 _PEOPLE = """
 SELECT asked.tenant, asked.user_id, profile.locale, profile.time_zone,
-       activity.time_zone AS active_zone, activity.seen_at AS active_at,
-       (SELECT jsonb_object_agg(address.channel, address.value) FROM policy.addresses address
-        WHERE address.tenant = asked.tenant AND address.user_id = asked.user_id) AS addresses
+       activity.time_zone AS active_zone, activity.seen_at AS active_at, profile.addresses
 FROM unnest(%(tenants)s::text[], %(users)s::text[]) AS asked (tenant, user_id)
 LEFT JOIN policy.profiles profile USING (tenant, user_id)
 LEFT JOIN policy.activity activity USING (tenant, user_id)
 WHERE profile.user_id IS NOT NULL OR activity.user_id IS NOT NULL
 """
 
+_PROFILES = Recordset({"user_id": "text", "locale": "text", "time_zone": "text", "addresses": "jsonb"})
+
 # Sorted, so that overlapping batches take their row locks in one order.
-_UPSERT_PROFILES = """
-INSERT INTO policy.profiles (tenant, user_id, locale, time_zone)
-SELECT %(tenant)s, user_id, locale, time_zone
-FROM unnest(%(users)s::text[], %(locales)s::text[], %(zones)s::text[]) AS given (user_id, locale, time_zone)
-ORDER BY user_id
+_UPSERT_PROFILES = f"""
+INSERT INTO policy.profiles (tenant, user_id, locale, time_zone, addresses)
+SELECT %(tenant)s, user_id, locale, time_zone, addresses FROM {_PROFILES.source("profiles")} ORDER BY user_id
 ON CONFLICT (tenant, user_id) DO UPDATE
-SET locale = excluded.locale, time_zone = excluded.time_zone, updated_at = clock_timestamp()
-"""
-
-# The rows of the profiles are locked by the statement before: nobody else touches these addresses.
-_DELETE_ADDRESSES = "DELETE FROM policy.addresses WHERE tenant = %(tenant)s AND user_id = ANY(%(users)s::text[])"
-
-_INSERT_ADDRESSES = """
-INSERT INTO policy.addresses (tenant, user_id, channel, value)
-SELECT %(tenant)s, * FROM unnest(%(owners)s::text[], %(channels)s::text[], %(values)s::text[])
-"""
+SET locale = excluded.locale, time_zone = excluded.time_zone, addresses = excluded.addresses,
+    updated_at = clock_timestamp()
+"""  # noqa: S608 - a constant of ours
 
 _GET_PROFILES = """
-SELECT profile.user_id, profile.locale, profile.time_zone,
-       (SELECT jsonb_object_agg(address.channel, address.value) FROM policy.addresses address
-        WHERE address.tenant = profile.tenant AND address.user_id = profile.user_id) AS addresses
-FROM policy.profiles profile
-WHERE profile.tenant = %(tenant)s AND profile.user_id = ANY(%(users)s::text[])
-ORDER BY profile.user_id
+SELECT user_id, locale, time_zone, addresses FROM policy.profiles
+WHERE tenant = %(tenant)s AND user_id = ANY(%(users)s::text[])
+ORDER BY user_id
 """
 
 _REPORT_ACTIVITY = """
@@ -130,12 +118,9 @@ ORDER BY id DESC LIMIT %(limit)s
 """
 
 _LIST_PROFILES = """
-SELECT profile.user_id, profile.locale, profile.time_zone,
-       (SELECT jsonb_object_agg(address.channel, address.value) FROM policy.addresses address
-        WHERE address.tenant = profile.tenant AND address.user_id = profile.user_id) AS addresses
-FROM policy.profiles profile
-WHERE profile.tenant = %(tenant)s AND profile.user_id > %(after)s
-ORDER BY profile.user_id LIMIT %(limit)s
+SELECT user_id, locale, time_zone, addresses FROM policy.profiles
+WHERE tenant = %(tenant)s AND user_id > %(after)s
+ORDER BY user_id LIMIT %(limit)s
 """
 
 
@@ -169,23 +154,17 @@ class PolicyStore:
 
     async def upsert_profiles(self, tenant: str, profiles: Sequence[Profile]) -> None:
         """Creates or replaces profiles with their addresses, all or none; each user at most once."""
-        owned = [
-            (profile.user_id, channel.value, value)
-            for profile in profiles
-            for channel, value in profile.addresses.items()
-        ]
-        values = {
-            "tenant": tenant,
-            "users": [profile.user_id for profile in profiles],
-            "locales": [profile.locale for profile in profiles],
-            "zones": [profile.time_zone for profile in profiles],
-            "owners": [user_id for user_id, _, _ in owned],
-            "channels": [channel for _, channel, _ in owned],
-            "values": [value for _, _, value in owned],
-        }
+        rows = (
+            (
+                each.user_id,
+                each.locale,
+                each.time_zone,
+                {channel.value: own for channel, own in each.addresses.items()},
+            )
+            for each in profiles
+        )
         async with tenant_transaction(self._api, tenant) as connection:
-            for statement in (_UPSERT_PROFILES, _DELETE_ADDRESSES, _INSERT_ADDRESSES):
-                await connection.execute(statement, values)
+            await connection.execute(_UPSERT_PROFILES, {"tenant": tenant, "profiles": _PROFILES.encode(rows)})
 
     async def get_profiles(self, tenant: str, user_ids: Sequence[str]) -> list[Profile]:
         """Returns the profiles that exist, by user."""

@@ -20,7 +20,7 @@ _SOURCES = {
     for source in SuppressionSource
 }
 _CHOICES: dict[bool | None, preference_pb2.Choice.ValueType] = {
-    None: preference_pb2.CHOICE_UNSPECIFIED,
+    None: preference_pb2.CHOICE_NONE,
     True: preference_pb2.CHOICE_OPT_IN,
     False: preference_pb2.CHOICE_OPT_OUT,
 }

@@ -14,7 +14,8 @@ from uuid import UUID
 import structlog
 
 from agent_reach.durable import Batch, Claim, Done, Later, exponential_jitter
-from services.catalog.rules import Channel
+from services.catalog.addresses import pseudonym
+from services.catalog.rules import Category, Channel
 from services.chassis.clock import Clock
 from services.chassis.errors import DeadlineError, OverloadedError, ServiceError, UnavailableError
 
@@ -51,11 +52,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Where a message went; in normal form."""
+    """Whom a message was for, where it went (in normal form), and its category; None where that is not known."""
 
     tenant: str
+    user_id: str
     channel: Channel
     address: str
+    category: Category | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,35 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A wish for silence: the address is not to be written to any more, and where that comes from."""
+    """A wish for silence.
+
+    Attributes:
+        recipient: who wants it.
+        source: where it comes from.
+        of_user: the user gets nothing more of that category on that channel, whatever the address; else the address
+            gets nothing more.
+    """
 
     recipient: Recipient
     source: Source
+    of_user: bool
+
+
+def wishes_of(recipient: Recipient, source: Source) -> list[Wish]:
+    """Returns what a person who wants silence expects.
+
+    The address is quiet at once. Who unsubscribed or complained does not want the next one at another address either;
+    a bounce speaks of the address alone. From verification codes nobody can unsubscribe by a receipt: they would lock
+    themselves out. A bare address is a user of its own, for whom the address says it all.
+    """
+    wishes = [Wish(recipient, source, of_user=False)]
+    if (
+        source is not Source.BOUNCE
+        and recipient.category not in {None, Category.VERIFICATION}
+        and recipient.user_id != pseudonym(recipient.channel, recipient.address)
+    ):
+        wishes.append(Wish(recipient, source, of_user=True))
+    return wishes
 
 
 class Dispatcher(Protocol):
@@ -176,8 +204,8 @@ class Applier:
         for claim, outcome in pairs:
             source = silence_wanted(Kind(claim.row["kind"]), claim.row["code"])
             if source is not None and outcome.recipient is not None:
-                wish = Wish(outcome.recipient, source)
-                wishes.setdefault(outcome.recipient.tenant, []).append((claim, wish))
+                wanted = wishes.setdefault(outcome.recipient.tenant, [])
+                wanted += [(claim, wish) for wish in wishes_of(outcome.recipient, source)]
         unkept: set[UUID] = set()
         for tenant, wanted in wishes.items():
             try:

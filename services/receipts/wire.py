@@ -14,7 +14,7 @@ from agent_reach.v1 import (
     suppression_pb2_grpc,
     timeline_pb2,
 )
-from services.catalog.wire import channel_from_wire, channel_to_wire
+from services.catalog.wire import category_from_wire, category_to_wire, channel_from_wire, channel_to_wire
 from services.chassis.batch_stream import BatchClient
 from services.chassis.errors import UnavailableError, Violation
 from services.chassis.moments import moment, timestamp
@@ -65,7 +65,7 @@ class PolicyClient:
         self._stub = suppression_pb2_grpc.SuppressionServiceStub(channel)
 
     async def suppress(self, tenant: str, wishes: Sequence[Wish]) -> None:
-        """Stores up to 500 wishes of a tenant; repeating it is harmless.
+        """Stores up to 1,000 wishes of a tenant; repeating it is harmless.
 
         Raises:
             UnavailableError: they are not stored, or nobody knows.
@@ -79,16 +79,25 @@ class PolicyClient:
 
 def _recipient(recipient: dispatcher_pb2.ReceiptRecipient) -> Recipient | None:
     channel = channel_from_wire(recipient.address.channel)
-    return None if channel is None else Recipient(recipient.tenant, channel, recipient.address.value)
+    if channel is None:
+        return None
+    category = category_from_wire(recipient.category)
+    return Recipient(recipient.tenant, recipient.user_id, channel, recipient.address.value, category)
 
 
 def _suppression(wish: Wish) -> suppression_pb2.Suppression:
     recipient = wish.recipient
-    return suppression_pb2.Suppression(
-        address=message_pb2.Address(channel=channel_to_wire(recipient.channel), value=recipient.address),
-        source=suppression_pb2.SuppressionSource.Value(f"SUPPRESSION_SOURCE_{wish.source.name}"),
-        note=_NOTE,
+    channel = channel_to_wire(recipient.channel)
+    suppression = suppression_pb2.Suppression(
+        source=suppression_pb2.SuppressionSource.Value(f"SUPPRESSION_SOURCE_{wish.source.name}"), note=_NOTE
     )
+    if wish.of_user:
+        suppression.user_id = recipient.user_id
+        suppression.channel = channel
+        suppression.category = category_to_wire(recipient.category)
+    else:
+        suppression.address.CopyFrom(message_pb2.Address(channel=channel, value=recipient.address))
+    return suppression
 
 
 def _advance_item(event: Event) -> dispatcher_pb2.AdvanceItem:

@@ -1,4 +1,4 @@
-"""A scene that gathers: `order_update`, over a webhook, at any hour, with a list of what is in it."""
+"""A scene that gathers: `order_update`, over a webhook, with a list of what is in it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ _PARTS = {
 }
 
 
-def gathers(suite: Suite, *, window_seconds: int = 3_600, max_items: int | None = None, settings: str = "") -> None:
-    """Adds the scene and its template to a suite's configuration."""
+def gathers(
+    suite: Suite,
+    *,
+    window_seconds: int = 3_600,
+    max_items: int | None = None,
+    quiet_exempt: bool = True,
+    settings: str = "",
+) -> None:
+    """Adds the scene and its template to a suite's configuration; it leaves at any hour, unless it is told not to."""
     config = suite.settings["config_dir"]
     folder = config / "templates" / "order_update"
     folder.mkdir()
@@ -27,7 +34,8 @@ def gathers(suite: Suite, *, window_seconds: int = 3_600, max_items: int | None 
         (folder / name).write_text(text)
     digest = f"window_seconds: {window_seconds}" + (f", max_items: {max_items}" if max_items else "")
     policies = config / "policies.yaml"
-    scene = f"  order_update: {{category: notification, quiet_exempt: true, digest: {{{digest}}}{settings}}}\n"
+    exempt = f"quiet_exempt: {str(quiet_exempt).lower()}"
+    scene = f"  order_update: {{category: notification, {exempt}, digest: {{{digest}}}{settings}}}\n"
     policies.write_text(policies.read_text().replace("  spring_sale:", f"{scene}  spring_sale:"))
 
 

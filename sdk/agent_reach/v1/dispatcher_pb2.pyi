@@ -318,10 +318,13 @@ class ReceiptRecipient(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Names the tenant."""
     user_id: _builtins.str
     """Names the user."""
+    category: _message_pb2.Category.ValueType
+    """Gives the category of its scene."""
     @_builtins.property
     def address(self) -> _message_pb2.Address:
         """Gives the address; not set where none was chosen."""
@@ -332,10 +335,11 @@ class ReceiptRecipient(_message.Message):
         tenant: _builtins.str = ...,
         user_id: _builtins.str = ...,
         address: _message_pb2.Address | None = ...,
+        category: _message_pb2.Category.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "category", b"category", "tenant", b"tenant", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -704,6 +708,124 @@ class ListRecentSendsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListRecentSendsResponse: _TypeAlias = ListRecentSendsResponse  # noqa: Y015
+
+@_typing.final
+class CountSendsRequest(_message.Message):
+    """Names tenants and channels whose sends are to be counted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANTS_FIELD_NUMBER: _builtins.int
+    CHANNELS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Lists at most 500 tenants."""
+
+    @_builtins.property
+    def channels(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Channel.ValueType]:
+        """Lists channels."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Counts the messages whose places were taken at this moment or later."""
+
+    def __init__(
+        self,
+        *,
+        tenants: _abc.Iterable[_builtins.str] | None = ...,
+        channels: _abc.Iterable[_message_pb2.Channel.ValueType] | None = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "since", b"since", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountSendsRequest: _TypeAlias = CountSendsRequest  # noqa: Y015
+
+@_typing.final
+class TenantSends(_message.Message):
+    """Counts the messages of one tenant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Names the tenant."""
+    count: _builtins.int
+    """Gives how many left, or may have; only those that count on caps."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantSends: _TypeAlias = TenantSends  # noqa: Y015
+
+@_typing.final
+class ChannelSends(_message.Message):
+    """Counts the messages of one channel, of all tenants."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    channel: _message_pb2.Channel.ValueType
+    """Names the channel."""
+    count: _builtins.int
+    """Gives how many left, or may have."""
+    def __init__(
+        self,
+        *,
+        channel: _message_pb2.Channel.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelSends: _TypeAlias = ChannelSends  # noqa: Y015
+
+@_typing.final
+class CountSendsResponse(_message.Message):
+    """Returns the counts; tenants and channels on which nothing left are left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANTS_FIELD_NUMBER: _builtins.int
+    CHANNELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantSends]:
+        """Holds the counts of tenants."""
+
+    @_builtins.property
+    def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelSends]:
+        """Holds the counts of channels."""
+
+    def __init__(
+        self,
+        *,
+        tenants: _abc.Iterable[Global___TenantSends] | None = ...,
+        channels: _abc.Iterable[Global___ChannelSends] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountSendsResponse: _TypeAlias = CountSendsResponse  # noqa: Y015
 
 @_typing.final
 class StreamDecisionsRequest(_message.Message):

@@ -65,6 +65,11 @@ class DispatcherServiceStub:
                 request_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsRequest.SerializeToString,
                 response_deserializer=agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsResponse.FromString,
                 _registered_method=True)
+        self.CountSends = channel.unary_unary(
+                '/agent_reach.v1.DispatcherService/CountSends',
+                request_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.CountSendsRequest.SerializeToString,
+                response_deserializer=agent__reach_dot_v1_dot_dispatcher__pb2.CountSendsResponse.FromString,
+                _registered_method=True)
         self.StreamDecisions = channel.unary_stream(
                 '/agent_reach.v1.DispatcherService/StreamDecisions',
                 request_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.StreamDecisionsRequest.SerializeToString,
@@ -124,6 +129,13 @@ class DispatcherServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CountSends(self, request, context):
+        """Counts what left since a moment, to rebuild the quotas of tenants and channels after Redis was emptied.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StreamDecisions(self, request, context):
         """Streams what was judged, message by message, the oldest first, with every decision: what a simulation replays.
         """
@@ -170,6 +182,11 @@ def add_DispatcherServiceServicer_to_server(servicer, server):
                     servicer.ListRecentSends,
                     request_deserializer=agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsRequest.FromString,
                     response_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsResponse.SerializeToString,
+            ),
+            'CountSends': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountSends,
+                    request_deserializer=agent__reach_dot_v1_dot_dispatcher__pb2.CountSendsRequest.FromString,
+                    response_serializer=agent__reach_dot_v1_dot_dispatcher__pb2.CountSendsResponse.SerializeToString,
             ),
             'StreamDecisions': grpc.unary_stream_rpc_method_handler(
                     servicer.StreamDecisions,
@@ -345,6 +362,33 @@ class DispatcherService:
             '/agent_reach.v1.DispatcherService/ListRecentSends',
             agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsRequest.SerializeToString,
             agent__reach_dot_v1_dot_dispatcher__pb2.ListRecentSendsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountSends(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agent_reach.v1.DispatcherService/CountSends',
+            agent__reach_dot_v1_dot_dispatcher__pb2.CountSendsRequest.SerializeToString,
+            agent__reach_dot_v1_dot_dispatcher__pb2.CountSendsResponse.FromString,
             options,
             channel_credentials,
             insecure,

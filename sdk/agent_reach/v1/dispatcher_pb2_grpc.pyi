@@ -47,6 +47,8 @@ class DispatcherServiceStub:
     """Streams the outcomes of one or of all tenants from a cursor on, without an end."""
     ListRecentSends: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListRecentSendsRequest, _dispatcher_pb2.ListRecentSendsResponse]
     """Returns the recent sends of users, to rebuild their caps after Redis was emptied."""
+    CountSends: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.CountSendsRequest, _dispatcher_pb2.CountSendsResponse]
+    """Counts what left since a moment, to rebuild the quotas of tenants and channels after Redis was emptied."""
     StreamDecisions: _grpc.UnaryStreamMultiCallable[_dispatcher_pb2.StreamDecisionsRequest, _dispatcher_pb2.StreamDecisionsResponse]
     """Streams what was judged, message by message, the oldest first, with every decision: what a simulation replays."""
     AwaitSending: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.AwaitSendingRequest, _dispatcher_pb2.AwaitSendingResponse]
@@ -71,6 +73,8 @@ class DispatcherServiceAsyncStub(DispatcherServiceStub):
     """Streams the outcomes of one or of all tenants from a cursor on, without an end."""
     ListRecentSends: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListRecentSendsRequest, _dispatcher_pb2.ListRecentSendsResponse]  # type: ignore[assignment]
     """Returns the recent sends of users, to rebuild their caps after Redis was emptied."""
+    CountSends: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.CountSendsRequest, _dispatcher_pb2.CountSendsResponse]  # type: ignore[assignment]
+    """Counts what left since a moment, to rebuild the quotas of tenants and channels after Redis was emptied."""
     StreamDecisions: _aio.UnaryStreamMultiCallable[_dispatcher_pb2.StreamDecisionsRequest, _dispatcher_pb2.StreamDecisionsResponse]  # type: ignore[assignment]
     """Streams what was judged, message by message, the oldest first, with every decision: what a simulation replays."""
     AwaitSending: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.AwaitSendingRequest, _dispatcher_pb2.AwaitSendingResponse]  # type: ignore[assignment]
@@ -128,6 +132,14 @@ class DispatcherServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.ListRecentSendsResponse, _abc.Awaitable[_dispatcher_pb2.ListRecentSendsResponse]]:
         """Returns the recent sends of users, to rebuild their caps after Redis was emptied."""
+
+    @_abc_1.abstractmethod
+    def CountSends(
+        self,
+        request: _dispatcher_pb2.CountSendsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.CountSendsResponse, _abc.Awaitable[_dispatcher_pb2.CountSendsResponse]]:
+        """Counts what left since a moment, to rebuild the quotas of tenants and channels after Redis was emptied."""
 
     @_abc_1.abstractmethod
     def StreamDecisions(

@@ -28,7 +28,7 @@ from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior_
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61gent_reach/v1/preference.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf1\x01\n\nPreference\x12\x15\n\x07user_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12*\n\x08\x63\x61tegory\x18\x02 \x01(\x0e\x32\x18.agent_reach.v1.Category\x12(\n\x07\x63hannel\x18\x03 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12&\n\x06\x63hoice\x18\x04 \x01(\x0e\x32\x16.agent_reach.v1.Choice\x12\x18\n\nupdated_by\x18\x05 \x01(\tB\x04\xe2\x41\x01\x03\x12\x34\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\"N\n\x15SetPreferencesRequest\x12\x35\n\x0bpreferences\x18\x01 \x03(\x0b\x32\x1a.agent_reach.v1.PreferenceB\x04\xe2\x41\x01\x02\"\\\n\x16SetPreferencesResponse\x12/\n\x0bpreferences\x18\x01 \x03(\x0b\x32\x1a.agent_reach.v1.Preference\x12\x11\n\tin_flight\x18\x02 \x01(\x05\"/\n\x15GetPreferencesRequest\x12\x16\n\x08user_ids\x18\x01 \x03(\tB\x04\xe2\x41\x01\x02\"I\n\x16GetPreferencesResponse\x12/\n\x0bpreferences\x18\x01 \x03(\x0b\x32\x1a.agent_reach.v1.Preference*G\n\x06\x43hoice\x12\x16\n\x12\x43HOICE_UNSPECIFIED\x10\x00\x12\x11\n\rCHOICE_OPT_IN\x10\x01\x12\x12\n\x0e\x43HOICE_OPT_OUT\x10\x02\x32\xe9\x01\n\x11PreferenceService\x12i\n\x0eSetPreferences\x12%.agent_reach.v1.SetPreferencesRequest\x1a&.agent_reach.v1.SetPreferencesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12i\n\x0eGetPreferences\x12%.agent_reach.v1.GetPreferencesRequest\x1a&.agent_reach.v1.GetPreferencesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61gent_reach/v1/preference.proto\x12\x0e\x61gent_reach.v1\x1a\x1b\x61gent_reach/v1/access.proto\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\x01\n\nPreference\x12\x15\n\x07user_id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12*\n\x08\x63\x61tegory\x18\x02 \x01(\x0e\x32\x18.agent_reach.v1.Category\x12(\n\x07\x63hannel\x18\x03 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12,\n\x06\x63hoice\x18\x04 \x01(\x0e\x32\x16.agent_reach.v1.ChoiceB\x04\xe2\x41\x01\x02\x12\x18\n\nupdated_by\x18\x05 \x01(\tB\x04\xe2\x41\x01\x03\x12\x34\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\"N\n\x15SetPreferencesRequest\x12\x35\n\x0bpreferences\x18\x01 \x03(\x0b\x32\x1a.agent_reach.v1.PreferenceB\x04\xe2\x41\x01\x02\"\\\n\x16SetPreferencesResponse\x12/\n\x0bpreferences\x18\x01 \x03(\x0b\x32\x1a.agent_reach.v1.Preference\x12\x11\n\tin_flight\x18\x02 \x01(\x05\"/\n\x15GetPreferencesRequest\x12\x16\n\x08user_ids\x18\x01 \x03(\tB\x04\xe2\x41\x01\x02\"I\n\x16GetPreferencesResponse\x12/\n\x0bpreferences\x18\x01 \x03(\x0b\x32\x1a.agent_reach.v1.Preference*X\n\x06\x43hoice\x12\x16\n\x12\x43HOICE_UNSPECIFIED\x10\x00\x12\x11\n\rCHOICE_OPT_IN\x10\x01\x12\x12\n\x0e\x43HOICE_OPT_OUT\x10\x02\x12\x0f\n\x0b\x43HOICE_NONE\x10\x03\x32\xe9\x01\n\x11PreferenceService\x12i\n\x0eSetPreferences\x12%.agent_reach.v1.SetPreferencesRequest\x1a&.agent_reach.v1.SetPreferencesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x12i\n\x0eGetPreferences\x12%.agent_reach.v1.GetPreferencesRequest\x1a&.agent_reach.v1.GetPreferencesResponse\"\x08\xea\xea\x18\x04\n\x02\x01\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREFERENCE'].fields_by_name['user_id']._loaded_options = None
   _globals['_PREFERENCE'].fields_by_name['user_id']._serialized_options = b'\342A\001\002'
+  _globals['_PREFERENCE'].fields_by_name['choice']._loaded_options = None
+  _globals['_PREFERENCE'].fields_by_name['choice']._serialized_options = b'\342A\001\002'
   _globals['_PREFERENCE'].fields_by_name['updated_by']._loaded_options = None
   _globals['_PREFERENCE'].fields_by_name['updated_by']._serialized_options = b'\342A\001\003'
   _globals['_PREFERENCE'].fields_by_name['updated_at']._loaded_options = None
@@ -49,18 +51,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREFERENCESERVICE'].methods_by_name['SetPreferences']._serialized_options = b'\352\352\030\004\n\002\001\002'
   _globals['_PREFERENCESERVICE'].methods_by_name['GetPreferences']._loaded_options = None
   _globals['_PREFERENCESERVICE'].methods_by_name['GetPreferences']._serialized_options = b'\352\352\030\004\n\002\001\002'
-  _globals['_CHOICE']._serialized_start=718
-  _globals['_CHOICE']._serialized_end=789
+  _globals['_CHOICE']._serialized_start=724
+  _globals['_CHOICE']._serialized_end=812
   _globals['_PREFERENCE']._serialized_start=177
-  _globals['_PREFERENCE']._serialized_end=418
-  _globals['_SETPREFERENCESREQUEST']._serialized_start=420
-  _globals['_SETPREFERENCESREQUEST']._serialized_end=498
-  _globals['_SETPREFERENCESRESPONSE']._serialized_start=500
-  _globals['_SETPREFERENCESRESPONSE']._serialized_end=592
-  _globals['_GETPREFERENCESREQUEST']._serialized_start=594
-  _globals['_GETPREFERENCESREQUEST']._serialized_end=641
-  _globals['_GETPREFERENCESRESPONSE']._serialized_start=643
-  _globals['_GETPREFERENCESRESPONSE']._serialized_end=716
-  _globals['_PREFERENCESERVICE']._serialized_start=792
-  _globals['_PREFERENCESERVICE']._serialized_end=1025
+  _globals['_PREFERENCE']._serialized_end=424
+  _globals['_SETPREFERENCESREQUEST']._serialized_start=426
+  _globals['_SETPREFERENCESREQUEST']._serialized_end=504
+  _globals['_SETPREFERENCESRESPONSE']._serialized_start=506
+  _globals['_SETPREFERENCESRESPONSE']._serialized_end=598
+  _globals['_GETPREFERENCESREQUEST']._serialized_start=600
+  _globals['_GETPREFERENCESREQUEST']._serialized_end=647
+  _globals['_GETPREFERENCESRESPONSE']._serialized_start=649
+  _globals['_GETPREFERENCESRESPONSE']._serialized_end=722
+  _globals['_PREFERENCESERVICE']._serialized_start=815
+  _globals['_PREFERENCESERVICE']._serialized_end=1048
 # @@protoc_insertion_point(module_scope)

@@ -28,21 +28,25 @@ class _Choice:
 class _ChoiceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Choice.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CHOICE_UNSPECIFIED: _Choice.ValueType  # 0
-    """Not set: as if the user had never chosen. In a SetPreferencesRequest it removes the choice."""
+    """Not set; refused."""
     CHOICE_OPT_IN: _Choice.ValueType  # 1
     """Wants to hear."""
     CHOICE_OPT_OUT: _Choice.ValueType  # 2
     """Does not want to hear."""
+    CHOICE_NONE: _Choice.ValueType  # 3
+    """Takes an earlier choice back: as if the user had never chosen."""
 
 class Choice(_Choice, metaclass=_ChoiceEnumTypeWrapper):
     """Names what a user chose."""
 
 CHOICE_UNSPECIFIED: Choice.ValueType  # 0
-"""Not set: as if the user had never chosen. In a SetPreferencesRequest it removes the choice."""
+"""Not set; refused."""
 CHOICE_OPT_IN: Choice.ValueType  # 1
 """Wants to hear."""
 CHOICE_OPT_OUT: Choice.ValueType  # 2
 """Does not want to hear."""
+CHOICE_NONE: Choice.ValueType  # 3
+"""Takes an earlier choice back: as if the user had never chosen."""
 Global___Choice: _TypeAlias = Choice  # noqa: Y015
 
 @_typing.final

@@ -79,7 +79,7 @@ class Suppression(_message.Message):
     user_id: _builtins.str
     """Names the user. Either this or `address`."""
     channel: _message_pb2.Channel.ValueType
-    """Limits it to one channel; not set means every channel."""
+    """Limits it to one channel; not set means every channel. Beside `address`, only the channel of that."""
     category: _message_pb2.Category.ValueType
     """Limits it to one category; not set means every category but verification."""
     source: Global___SuppressionSource.ValueType

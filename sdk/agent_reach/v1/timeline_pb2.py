@@ -26,23 +26,25 @@ from agent_reach.v1 import message_pb2 as agent__reach_dot_v1_dot_message__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61gent_reach/v1/timeline.proto\x12\x0e\x61gent_reach.v1\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa2\x04\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x11\n\tintent_id\x18\x02 \x01(\t\x12\x0b\n\x03hop\x18\x03 \x01(\x05\x12(\n\x07\x63hannel\x18\x04 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12$\n\x05state\x18\x06 \x01(\x0e\x32\x15.agent_reach.v1.State\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07subject\x18\x08 \x01(\t\x12\x0c\n\x04\x62ody\x18\t \x01(\t\x12\x10\n\x08template\x18\n \x01(\t\x12\x18\n\x10template_version\x18\x0b \x01(\t\x12+\n\tdecisions\x18\x0c \x03(\x0b\x32\x18.agent_reach.v1.Decision\x12)\n\x08\x61ttempts\x18\r \x03(\x0b\x32\x17.agent_reach.v1.Attempt\x12\x30\n\x08receipts\x18\x0e \x03(\x0b\x32\x1e.agent_reach.v1.AppliedReceipt\x12\x17\n\x0fidempotency_key\x18\x0f \x01(\t\x12*\n\x06\x64ue_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ncreated_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xcf\x01\n\x07\x41ttempt\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x10\n\x08provider\x18\x02 \x01(\t\x12.\n\nstarted_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10\x64uration_seconds\x18\x04 \x01(\x01\x12-\n\x06result\x18\x05 \x01(\x0e\x32\x1d.agent_reach.v1.AttemptResult\x12\x0c\n\x04\x63ode\x18\x06 \x01(\t\x12\x1b\n\x13provider_message_id\x18\x07 \x01(\t\"\xc7\x01\n\x0e\x41ppliedReceipt\x12\x12\n\nreceipt_id\x18\x01 \x01(\t\x12)\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.agent_reach.v1.ReceiptKind\x12/\n\x0boccurred_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\napplied_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rchanged_state\x18\x05 \x01(\x08\"y\n\rTimelineEntry\x12/\n\x0boccurred_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12\x10\n\x03hop\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x06\n\x04_hop*\xa9\x01\n\rAttemptResult\x12\x1e\n\x1a\x41TTEMPT_RESULT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41TTEMPT_RESULT_ACCEPTED\x10\x01\x12\x1b\n\x17\x41TTEMPT_RESULT_REJECTED\x10\x02\x12\"\n\x1e\x41TTEMPT_RESULT_TRANSPORT_ERROR\x10\x03\x12\x1a\n\x16\x41TTEMPT_RESULT_UNKNOWN\x10\x04*\x86\x02\n\x0bReceiptKind\x12\x1c\n\x18RECEIPT_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15RECEIPT_KIND_ACCEPTED\x10\x01\x12\x19\n\x15RECEIPT_KIND_REJECTED\x10\x02\x12\x1a\n\x16RECEIPT_KIND_DELIVERED\x10\x03\x12\x18\n\x14RECEIPT_KIND_BOUNCED\x10\x04\x12\x1b\n\x17RECEIPT_KIND_COMPLAINED\x10\x05\x12\x17\n\x13RECEIPT_KIND_OPENED\x10\x06\x12\x18\n\x14RECEIPT_KIND_CLICKED\x10\x07\x12\x1d\n\x19RECEIPT_KIND_UNSUBSCRIBED\x10\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61gent_reach/v1/timeline.proto\x12\x0e\x61gent_reach.v1\x1a\x1c\x61gent_reach/v1/message.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x04\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x11\n\tintent_id\x18\x02 \x01(\t\x12\x0b\n\x03hop\x18\x03 \x01(\x05\x12(\n\x07\x63hannel\x18\x04 \x01(\x0e\x32\x17.agent_reach.v1.Channel\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12$\n\x05state\x18\x06 \x01(\x0e\x32\x15.agent_reach.v1.State\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07subject\x18\x08 \x01(\t\x12\x0c\n\x04\x62ody\x18\t \x01(\t\x12\x10\n\x08template\x18\n \x01(\t\x12\x18\n\x10template_version\x18\x0b \x01(\t\x12+\n\tdecisions\x18\x0c \x03(\x0b\x32\x18.agent_reach.v1.Decision\x12)\n\x08\x61ttempts\x18\r \x03(\x0b\x32\x17.agent_reach.v1.Attempt\x12\x30\n\x08receipts\x18\x0e \x03(\x0b\x32\x1e.agent_reach.v1.AppliedReceipt\x12\x17\n\x0fidempotency_key\x18\x0f \x01(\t\x12*\n\x06\x64ue_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ncreated_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\tsame_text\x18\x13 \x01(\x0b\x32\x18.agent_reach.v1.SameText\"J\n\x08SameText\x12\x11\n\tintent_id\x18\x01 \x01(\t\x12+\n\x07left_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xcf\x01\n\x07\x41ttempt\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x10\n\x08provider\x18\x02 \x01(\t\x12.\n\nstarted_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10\x64uration_seconds\x18\x04 \x01(\x01\x12-\n\x06result\x18\x05 \x01(\x0e\x32\x1d.agent_reach.v1.AttemptResult\x12\x0c\n\x04\x63ode\x18\x06 \x01(\t\x12\x1b\n\x13provider_message_id\x18\x07 \x01(\t\"\xc7\x01\n\x0e\x41ppliedReceipt\x12\x12\n\nreceipt_id\x18\x01 \x01(\t\x12)\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.agent_reach.v1.ReceiptKind\x12/\n\x0boccurred_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\napplied_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rchanged_state\x18\x05 \x01(\x08\"y\n\rTimelineEntry\x12/\n\x0boccurred_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12\x10\n\x03hop\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x06\n\x04_hop*\xa9\x01\n\rAttemptResult\x12\x1e\n\x1a\x41TTEMPT_RESULT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41TTEMPT_RESULT_ACCEPTED\x10\x01\x12\x1b\n\x17\x41TTEMPT_RESULT_REJECTED\x10\x02\x12\"\n\x1e\x41TTEMPT_RESULT_TRANSPORT_ERROR\x10\x03\x12\x1a\n\x16\x41TTEMPT_RESULT_UNKNOWN\x10\x04*\x86\x02\n\x0bReceiptKind\x12\x1c\n\x18RECEIPT_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15RECEIPT_KIND_ACCEPTED\x10\x01\x12\x19\n\x15RECEIPT_KIND_REJECTED\x10\x02\x12\x1a\n\x16RECEIPT_KIND_DELIVERED\x10\x03\x12\x18\n\x14RECEIPT_KIND_BOUNCED\x10\x04\x12\x1b\n\x17RECEIPT_KIND_COMPLAINED\x10\x05\x12\x17\n\x13RECEIPT_KIND_OPENED\x10\x06\x12\x18\n\x14RECEIPT_KIND_CLICKED\x10\x07\x12\x1d\n\x19RECEIPT_KIND_UNSUBSCRIBED\x10\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agent_reach.v1.timeline_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ATTEMPTRESULT']._serialized_start=1197
-  _globals['_ATTEMPTRESULT']._serialized_end=1366
-  _globals['_RECEIPTKIND']._serialized_start=1369
-  _globals['_RECEIPTKIND']._serialized_end=1631
+  _globals['_ATTEMPTRESULT']._serialized_start=1318
+  _globals['_ATTEMPTRESULT']._serialized_end=1487
+  _globals['_RECEIPTKIND']._serialized_start=1490
+  _globals['_RECEIPTKIND']._serialized_end=1752
   _globals['_TASK']._serialized_start=113
-  _globals['_TASK']._serialized_end=659
-  _globals['_ATTEMPT']._serialized_start=662
-  _globals['_ATTEMPT']._serialized_end=869
-  _globals['_APPLIEDRECEIPT']._serialized_start=872
-  _globals['_APPLIEDRECEIPT']._serialized_end=1071
-  _globals['_TIMELINEENTRY']._serialized_start=1073
-  _globals['_TIMELINEENTRY']._serialized_end=1194
+  _globals['_TASK']._serialized_end=704
+  _globals['_SAMETEXT']._serialized_start=706
+  _globals['_SAMETEXT']._serialized_end=780
+  _globals['_ATTEMPT']._serialized_start=783
+  _globals['_ATTEMPT']._serialized_end=990
+  _globals['_APPLIEDRECEIPT']._serialized_start=993
+  _globals['_APPLIEDRECEIPT']._serialized_end=1192
+  _globals['_TIMELINEENTRY']._serialized_start=1194
+  _globals['_TIMELINEENTRY']._serialized_end=1315
 # @@protoc_insertion_point(module_scope)

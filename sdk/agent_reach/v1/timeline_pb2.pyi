@@ -125,6 +125,7 @@ class Task(_message.Message):
     DUE_AT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    SAME_TEXT_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Gives the task's id (UUID)."""
     intent_id: _builtins.str
@@ -173,6 +174,10 @@ class Task(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """Gives the moment at which the task was made."""
 
+    @_builtins.property
+    def same_text(self) -> Global___SameText:
+        """Names the message that left with the same text; set where this one was withheld as its duplicate."""
+
     def __init__(
         self,
         *,
@@ -194,14 +199,43 @@ class Task(_message.Message):
         due_at: _timestamp_pb2.Timestamp | None = ...,
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        same_text: Global___SameText | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "due_at", b"due_at", "expires_at", b"expires_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "due_at", b"due_at", "expires_at", b"expires_at", "same_text", b"same_text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "body", b"body", "channel", b"channel", "created_at", b"created_at", "decisions", b"decisions", "due_at", b"due_at", "expires_at", b"expires_at", "hop", b"hop", "idempotency_key", b"idempotency_key", "intent_id", b"intent_id", "reason", b"reason", "receipts", b"receipts", "state", b"state", "subject", b"subject", "task_id", b"task_id", "template", b"template", "template_version", b"template_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "attempts", b"attempts", "body", b"body", "channel", b"channel", "created_at", b"created_at", "decisions", b"decisions", "due_at", b"due_at", "expires_at", b"expires_at", "hop", b"hop", "idempotency_key", b"idempotency_key", "intent_id", b"intent_id", "reason", b"reason", "receipts", b"receipts", "same_text", b"same_text", "state", b"state", "subject", b"subject", "task_id", b"task_id", "template", b"template", "template_version", b"template_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Task: _TypeAlias = Task  # noqa: Y015
+
+@_typing.final
+class SameText(_message.Message):
+    """Names a message that left with the same text, to the same user, on the same channel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTENT_ID_FIELD_NUMBER: _builtins.int
+    LEFT_AT_FIELD_NUMBER: _builtins.int
+    intent_id: _builtins.str
+    """Names its intent."""
+    @_builtins.property
+    def left_at(self) -> _timestamp_pb2.Timestamp:
+        """Gives the moment at which it left, or may have."""
+
+    def __init__(
+        self,
+        *,
+        intent_id: _builtins.str = ...,
+        left_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["left_at", b"left_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent_id", b"intent_id", "left_at", b"left_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SameText: _TypeAlias = SameText  # noqa: Y015
 
 @_typing.final
 class Attempt(_message.Message):

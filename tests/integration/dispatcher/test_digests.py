@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 
 from agent_reach.v1 import dispatcher_pb2, message_pb2, reach_pb2
 from services.chassis.clock import ManualClock
+from services.chassis.moments import moment as moment_of
 from services.chassis.moments import timestamp
 from tests.conftest import Dsns
 from tests.support.agent import Agent
@@ -202,6 +203,31 @@ async def test_a_part_that_has_expired_stays_behind(suite: Suite, migrated: Dsns
             assert (await line.reaches(item, "EXPIRED")).reason == "expired"
             assert await line.told(item) == ["SCHEDULED gathered", "EXPIRED expired"]
         assert orders(receiver) == [[1]]
+
+
+async def test_a_part_that_expires_in_the_night_does_not_wait_with_its_digest(suite: Suite, migrated: Dsns) -> None:
+    gathers(suite, quiet_exempt=False)
+    late = datetime(2030, 5, 6, 23, tzinfo=UTC)
+    suite.clock = clock = ManualClock(late)
+    async with receiving() as receiver, running_suite(suite, "policy", "dispatcher"):
+        line, url = Dispatching(suite), f"{receiver.url}/hook"
+        lives = {"hour": timedelta(hours=1), "night": timedelta(hours=9), "day": timedelta(hours=13)}
+        hour, night, day = (part(number, url, expires_at=late + life) for number, life in enumerate(lives.values()))
+        only = part(3, url, user_id="u2", expires_at=late + lives["hour"])
+        await line.accept(hour, night, day, only)
+        await come_due(migrated)
+        held = await line.reaches(day, "SCHEDULED", reason="quiet_hours")
+        assert late + lives["night"] < moment_of(held.due_at) < late + lives["day"]
+        for item in (hour, night, only):
+            ended = await line.reaches(item, "SUPPRESSED")
+            assert ended.reason == "expires_before_quiet_end"
+            assert await line.told(item) == ["SCHEDULED gathered", "SUPPRESSED expires_before_quiet_end"]
+            assert await line.cancel(item) == (True, "SUPPRESSED"), "it has ended"
+        clock.set(moment_of(held.due_at))
+        await come_due(migrated)
+        await line.reaches(day, "SENT")
+        assert orders(receiver) == [[2]]
+        assert await line.told(day) == ["SCHEDULED gathered", "SCHEDULED quiet_hours", "SENDING", "SENT"]
 
 
 async def test_what_fails_fails_for_every_part_and_falls_back_for_every_part(suite: Suite, migrated: Dsns) -> None:

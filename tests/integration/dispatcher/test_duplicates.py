@@ -34,6 +34,9 @@ async def test_of_fifty_equal_messages_at_once_over_two_replicas_exactly_one_lea
             ("SUPPRESSED", "duplicate_content"): 49,
         }
         assert len(receiver.posts) == 1
+        winner = next(item for item, task in zip(items, tasks, strict=True) if not task.reason)
+        assert {task.same_text.intent_id for task in tasks if task.reason} == {winner.intent_id}
+        assert not any(task.HasField("same_text") for task in tasks if not task.reason)
         loser = next(item for item, task in zip(items, tasks, strict=True) if task.reason)
         assert await lines[0].told(loser) == ["PENDING", "SUPPRESSED duplicate_content"], "waiting is no news"
 

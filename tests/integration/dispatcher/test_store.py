@@ -95,6 +95,15 @@ async def test_what_may_have_left_counts_on_a_users_cap_and_nothing_else(migrate
         names = dict(zip(ids, states, strict=True))
         assert {names[send["intent_id"]] for send in sends} == counted
         assert len(sends) == len(counted)
+        since, later = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
+        assert await reading.count_tenant_sends(connection, ["t", "t1"], since) == {"t": len(counted)}
+        assert await reading.count_channel_sends(connection, list(Channel), since) == {Channel.EMAIL: len(counted)}
+        assert await reading.count_tenant_sends(connection, ["t"], later) == {}
+        assert await reading.count_channel_sends(connection, list(Channel), later) == {}
+        # What is exempt from caps counts on the channel all the same.
+        await connection.execute("UPDATE dispatcher.tasks SET cap_date = NULL WHERE scene = 'SENT'")
+        assert await reading.count_tenant_sends(connection, ["t"], since) == {"t": len(counted) - 1}
+        assert await reading.count_channel_sends(connection, list(Channel), since) == {Channel.EMAIL: len(counted)}
         old = await reading.recent_sends(connection, [Recipient("t", "u")], datetime.now(UTC) + timedelta(hours=1))
         assert old == []
 
@@ -180,6 +189,8 @@ async def test_no_hot_query_walks_through_a_table_of_100_000_tasks(migrated: Dsn
         await reading.still_sending(explaining, ids)
         await reading.sending_to(explaining, "t1", ["u1", "u2"], [(Channel.EMAIL, "a1@example.com")])
         await reading.recent_sends(explaining, [Recipient("t1", f"u{n}") for n in range(50)], now)
+        await reading.count_tenant_sends(explaining, ["t1"], now)
+        await reading.count_channel_sends(explaining, [Channel.EMAIL], now)
         await reading.timeline(explaining, "t1", sample[0][1])
         await TableQueue.start(TaskQueue(), explaining, claims)
         texts = [replace(claim, row={**_TEXT, "fingerprint": claim.id.bytes}) for claim in claims]
@@ -197,4 +208,4 @@ async def test_no_hot_query_walks_through_a_table_of_100_000_tasks(migrated: Dsn
     tables = r"Seq Scan on (tasks|outcomes|attempts|fingerprints)\b"
     walked = [plan for plan in explaining.plans if re.search(tables, plan)]
     assert not walked, "\n\n".join(walked)
-    assert len(explaining.plans) >= 22
+    assert len(explaining.plans) >= 24

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,7 +19,7 @@ from agent_reach.v1 import message_pb2, reach_pb2
 from services.chassis.clock import ManualClock
 from tests.conftest import Dsns
 from tests.support.agent import Agent, alert_spec
-from tests.support.suite import Suite, bearer, eventually, running_suite
+from tests.support.suite import CONFIG, Suite, bearer, eventually, running_suite
 from tests.support.webhooks import receiving
 
 
@@ -93,6 +95,33 @@ async def test_one_key_may_be_used_by_two_tenants(suite: Suite) -> None:
         )
         assert not theirs.duplicate
         assert theirs.intent_id != mine.intent_id
+
+
+async def test_where_scenes_are_strict_one_that_nobody_declared_is_refused_by_its_field(
+    suite: Suite, migrated: Dsns, tmp_path: Path
+) -> None:
+    folder = tmp_path / "strict"
+    shutil.copytree(CONFIG, folder)
+    with (folder / "policies.yaml").open("a") as file:
+        file.write("strict_scenes: true\ntenants: {other: {strict_scenes: false}}\n")
+    suite.settings["config_dir"] = folder
+    async with running_suite(suite):
+        agent = Agent(suite)
+        spec = alert_spec("u1", template="alert")
+        await agent.submit(spec)
+        spec.scene = "oder_shipped"
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await agent.submit(spec)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        _, bad = refusal_of(refused.value)
+        assert [(each.field, each.description) for each in bad.field_violations] == [
+            ("intent.scene", "is not declared, and this installation is strict about scenes")
+        ]
+        await agent.reach.Submit(reach_pb2.SubmitRequest(intent=spec), metadata=bearer(suite.other_tenant_key))
+        assert rows(migrated, "SELECT tenant, scene FROM intake.intents ORDER BY 1") == [
+            ("acme", "alert"),
+            ("other", "oder_shipped"),
+        ]
 
 
 async def test_a_missing_variable_is_named(suite: Suite) -> None:

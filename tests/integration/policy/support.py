@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 
 from agent_reach.v1 import dispatcher_pb2, dispatcher_pb2_grpc
-from services.policy.counters import RecentSend
+from services.policy.counters import Counters, RecentSend
 from services.policy.decision import Item, UserKey
+from services.policy.quotas import Spender
 
 POLICIES = """\
 version: 1
@@ -41,10 +42,17 @@ class Memory:
         # It tells of tasks by their last change, which may be long after they were made.
         self.forgets = True
         self.questions: list[list[UserKey]] = []
+        # What left on channels and for tenants, and what was asked of it.
+        self.spent: dict[Spender, int] = {}
+        self.counted: list[tuple[list[Spender], datetime]] = []
 
     async def recent_sends(self, users: Sequence[UserKey], since: datetime) -> list[RecentSend]:
         self.questions.append(list(users))
         return [send for send in self.sends if send.user in users and (send.sent_at >= since or not self.forgets)]
+
+    async def count_sends(self, spenders: Sequence[Spender], since: datetime) -> dict[Spender, int]:
+        self.counted.append((list(spenders), since))
+        return {spender: count for spender, count in self.spent.items() if spender in spenders}
 
     async def cleared_since(self, users: Sequence[UserKey]) -> dict[UserKey, datetime]:
         return {user: moment for user, moment in self.cleared.items() if user in users}
@@ -53,6 +61,13 @@ class Memory:
 def item(user_id: str = "ann", intent_id: str | None = None, **changes: Any) -> Item:
     values: dict[str, Any] = {"hop": 0, "tenant": "acme", "scene": "order_shipped", **changes}
     return Item(intent_id=intent_id or str(uuid.uuid4()), user_id=user_id, **values)
+
+
+async def spend(counters: Counters, places: Mapping[Spender, int]) -> None:
+    """Has so many other messages of today take places in quotas."""
+    await counters.quotas.take(
+        {spender: ([f"{uuid.uuid4()}:0" for _ in range(n)], n) for spender, n in places.items()}
+    )
 
 
 @dataclass
@@ -67,6 +82,11 @@ class PlayedDispatcher(dispatcher_pb2_grpc.DispatcherServiceServicer):
         self, _request: dispatcher_pb2.ListRecentSendsRequest, _context: Any
     ) -> dispatcher_pb2.ListRecentSendsResponse:
         return dispatcher_pb2.ListRecentSendsResponse(sends=self.sends)
+
+    async def CountSends(  # noqa: N802 - the contract's name
+        self, _request: dispatcher_pb2.CountSendsRequest, _context: Any
+    ) -> dispatcher_pb2.CountSendsResponse:
+        return dispatcher_pb2.CountSendsResponse()
 
     async def AwaitSending(  # noqa: N802 - the contract's name
         self, request: dispatcher_pb2.AwaitSendingRequest, _context: Any

@@ -197,27 +197,6 @@ async def test_the_rebuild_asks_as_far_back_as_a_date_lasts(
     assert (await reserve(counters, place("a"))).usage.user == 0
 
 
-async def test_a_channels_quota_is_taken_by_whole_batches_and_given_back(counters: Counters) -> None:
-    assert await counters.take_quota({Channel.SMS: (3, 5)}) == {Channel.SMS: (3, 0)}
-    assert await counters.take_quota({Channel.SMS: (3, 5), Channel.EMAIL: (1, 9)}) == {
-        Channel.SMS: (2, 3),
-        Channel.EMAIL: (1, 0),
-    }
-    one = place("a", channel=Channel.SMS)
-    await reserve(counters, one)
-    for _ in range(2):  # the second time there is nothing left to give back
-        await counters.settle([settlement(one, confirmed=False)])
-    assert await counters.take_quota({Channel.SMS: (2, 5)}) == {Channel.SMS: (1, 4)}
-
-
-async def test_yesterdays_quota_does_not_count_today(
-    counters: Counters, redis_client: redis.asyncio.Redis, deployment: str
-) -> None:
-    await counters.take_quota({Channel.SMS: (5, 5)})
-    await redis_client.hincrby(f"reach:{deployment}:quota:{{sms}}", "day", -1)
-    assert await counters.take_quota({Channel.SMS: (1, 5)}) == {Channel.SMS: (1, 0)}
-
-
 async def test_a_redis_that_forgot_the_scripts_learns_them_again(
     counters: Counters, redis_client: redis.asyncio.Redis
 ) -> None:
@@ -371,6 +350,14 @@ async def test_the_first_zone_of_a_user_is_kept_for_two_hours_and_not_longer(
     assert await zone_kept(counters, "Asia/Tokyo") == "Europe/Zurich"
 
 
+async def test_a_look_at_the_kept_zone_of_any_moment_changes_nothing(counters: Counters, clock: ManualClock) -> None:
+    assert await counters.kept_zone(ANN, clock.now()) == ""
+    await zone_kept(counters, "Asia/Tokyo")
+    assert await counters.kept_zone(ANN, clock.now() + timedelta(hours=3)) == ""
+    assert await counters.kept_zone(ANN, clock.now() + timedelta(minutes=119)) == "Asia/Tokyo"
+    assert await zone_kept(counters, "Europe/Zurich") == "Asia/Tokyo"
+
+
 async def test_a_default_zone_is_not_kept_but_gives_way_to_one_that_is(counters: Counters) -> None:
     assert await zone_kept(counters, "") == ""
     assert await zone_kept(counters, "Asia/Tokyo") == "Asia/Tokyo"
@@ -383,22 +370,3 @@ async def test_no_place_is_taken_by_the_date_of_another_zone(counters: Counters)
     assert (answer.reserved, answer.kept_zone) == (False, "Asia/Tokyo")
     assert (await reserve(counters, place("a", zone="Asia/Tokyo"))).reserved
     assert (await reserve(counters, place("b", zone=None))).reserved
-
-
-async def test_a_tenants_quota_is_taken_and_given_back(counters: Counters) -> None:
-    assert await counters.take_tenant_quota({"acme": (3, 5), "globex": (1, 5)}) == {"acme": (3, 0), "globex": (1, 0)}
-    await reserve(counters, place("a"))
-    for _ in range(2):
-        await counters.settle([settlement(place("a"), confirmed=False)])
-    assert await counters.take_tenant_quota({"acme": (9, 5)}) == {"acme": (3, 2)}
-
-
-async def test_a_message_of_the_earlier_form_makes_the_set_be_rebuilt(
-    counters: Counters, memory: Memory, redis_client: redis.asyncio.Redis, deployment: str
-) -> None:
-    await reserve(counters, place("a"))
-    (key,) = await redis_client.keys(f"reach:{deployment}:caps:*")
-    await redis_client.delete(key)
-    await redis_client.zadd(key, {"loaded": 0, "b:0 email 2026-06-01 c": datetime.now(UTC).timestamp() * 1_000})
-    memory.sends = [sent("b", datetime.now(UTC))]
-    assert (await reserve(counters, place("c"))).usage.user == 1

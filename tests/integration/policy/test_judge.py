@@ -15,7 +15,7 @@ from services.policy.judge import Judge
 from services.policy.records import Activity, Profile, Wish
 from services.policy.store import PolicyStore
 
-from .support import Memory, item
+from .support import Memory, item, spend
 
 ANN = Profile("ann", {Channel.EMAIL: "ann@example.com"}, "de-CH", "")
 TEXTED = Profile("ann", {Channel.EMAIL: "ann@example.com", Channel.SMS: "+16502530000"}, "", "")
@@ -97,10 +97,12 @@ async def test_a_spent_channel_falls_back_and_its_place_moves_along(
     judge: Judge, store: PolicyStore, counters: Counters
 ) -> None:
     await store.upsert_profiles("acme", [TEXTED])
-    await counters.take_quota({Channel.SMS: (5, 5)})
+    await spend(counters, {Channel.SMS: 5})
     first = item(scene="text")
     (decision,) = await judge.evaluate([first])
     assert (decision.action, decision.channel) == (Action.FALL_BACK, Channel.EMAIL)
+    quota = decision.trace[-1].inputs
+    assert (quota["fallback"], quota["fallback_count"], quota["fallback_channel_count"]) == ("email", "0", "0")
     # The place is on the channel it really takes: two more texts would fit under the cap of two.
     (notice,) = await judge.evaluate([item(channels=(Channel.EMAIL,))])
     assert notice.trace[3].inputs["channel_count"] == "1"
@@ -110,7 +112,7 @@ async def test_a_message_that_finds_no_quota_anywhere_costs_the_user_nothing(
     judge: Judge, store: PolicyStore, counters: Counters
 ) -> None:
     await store.upsert_profiles("acme", [TEXTED])
-    await counters.take_quota({Channel.SMS: (5, 5), Channel.EMAIL: (1_000, 1_000)})
+    await spend(counters, {Channel.SMS: 5, Channel.EMAIL: 1_000})
     for _ in range(4):
         (decision,) = await judge.evaluate([item(scene="text")])
         assert (decision.action, decision.reason) == (Action.DROP, "channel_quota_spent")

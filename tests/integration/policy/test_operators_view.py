@@ -177,12 +177,37 @@ async def test_another_policy_says_whose_decision_would_change_and_why(world: Wo
         assert await world.operator.simulates(at_night, "--scene", "alert") == []
 
 
+async def test_a_message_that_was_withheld_as_a_duplicate_is_none_that_was_sent(world: World) -> None:
+    async with running_suite(world.suite):
+        await world.has("day", NOON)
+        spec = reach_pb2.IntentSpec(user_id="day", scene="order_shipped", variables_json='{"order_id": "A-1"}')
+        for key in ("first", "second"):
+            spec.intent_key = key
+            ended = await world.agent.ended((await world.agent.submit(spec)).intent_id)
+        assert ended.state_reason == "duplicate_content"
+        smaller = world.other(("user_daily_cap: 3", "user_daily_cap: 1"))
+        shown = await world.operator.runs("simulate", str(smaller), "--since", "1h")
+        assert "1 messages replayed, 0 would be decided otherwise" in shown
+
+
+async def test_asking_about_a_scene_that_nobody_declared_says_so(world: World) -> None:
+    async with running_suite(world.suite, "policy", "dispatcher"):
+        await world.has("ann", NOON)
+        asked = ("ask", "--user", "ann", "--scene", "oder_shipped")
+        refused = await world.operator.runs(*asked, code=1)
+        assert "--scene: is not declared, and has no template of its own" in refused
+        shown = await world.operator.runs(*asked, "--template", "order_shipped")
+        assert "send now on email" in shown
+        assert "scene=not declared, judged as notification (strict_scenes would refuse it)" in shown
+        assert "declared" not in await world.operator.runs("ask", "--user", "ann", "--scene", "order_shipped")
+
+
 async def test_a_file_with_a_fault_is_refused_with_its_line(world: World) -> None:
     async with running_suite(world.suite, "policy", "dispatcher"):
         file = world.other(("user_daily_cap: 3", "user_daily_cap: many"))
         line = 1 + file.read_text().splitlines().index("    user_daily_cap: many")
         shown = await world.operator.runs("simulate", str(file), code=1)
-        assert f"policies_yaml: line {line}: policies.default.user_daily_cap" in shown
+        assert f"{file}: line {line}: policies.default.user_daily_cap" in shown
 
 
 async def test_asking_answers_every_gate_and_leaves_no_trace(world: World, redis_server: LocalRedis) -> None:
@@ -244,6 +269,21 @@ async def test_counters_are_shown_and_cleared_with_an_audit_and_stay_cleared_whe
         assert "Nothing counts" in await world.operator.runs("counters", "day")
         (again,) = await world.tells("day", 9)
         assert (await world.agent.ended(again)).state == message_pb2.STATE_SENT
+
+
+async def test_a_bare_address_finds_the_counters_of_the_user_that_it_makes(world: World) -> None:
+    async with running_suite(world.suite):
+        spec = reach_pb2.IntentSpec(scene="alert", variables_json='{"title": "Disk full", "detail": "db-1"}')
+        spec.address.channel, spec.address.value = EMAIL, "ada@example.com"
+        intent_id = (await world.agent.submit(spec)).intent_id
+        await world.agent.ended(intent_id)
+        # However it is written.
+        shown = await world.operator.runs("counters", "email:Ada@Example.COM")
+        (line,) = [line for line in shown.splitlines() if intent_id in line]
+        assert line.split()[:2] == [intent_id, "email:Ada@Example.COM"]
+        cleared = await world.operator.runs("counters", "email:ada@example.com", "--clear", "--reason", "a test")
+        assert "email:ada@example.com: 1 messages count no more." in cleared
+        assert "Nothing counts" in await world.operator.runs("counters", "email:ada@example.com")
 
 
 async def test_an_agent_may_ask_but_neither_see_nor_clear_counters(world: World) -> None:

@@ -53,7 +53,14 @@ async def test_suppressions_are_added_checked_listed_and_lifted(reach: Reach) ->
     assert "email:ann@example.com  only marketing  operator by acme-operator  by \\x1b phone" in added.stdout
     checked = await reach("suppressions", "check", "--address", "ann@example.com", "--category", "marketing")
     assert checked.stdout.startswith("withheld: address_suppressed\n")
-    assert (await reach("suppressions", "check", "--user", "ann")).stdout == "nothing withholds it\n"
+    # Without a category, each of them.
+    everything = (await reach("suppressions", "check", "--address", "ann@example.com")).stdout.splitlines()
+    assert [line for line in everything if line.startswith(("marketing", "notification"))] == [
+        "notification no suppression or opt-out withholds it",
+        "marketing    withheld: address_suppressed",
+    ]
+    nothing = (await reach("suppressions", "check", "--user", "ann", "--category", "alert")).stdout
+    assert nothing == "no suppression or opt-out withholds it\n"
     (entry,) = await listed(reach, "--address", "ann@example.com", "--source", "operator")
     lifted = await reach("suppressions", "lift", "-", stdin=f"{entry['suppression_id']}\n\n")
     assert lifted.stdout == "1 lifted\n"
@@ -80,15 +87,17 @@ async def test_an_import_stores_the_good_lines_and_names_the_bad_ones(reach: Rea
         ",email:nobody,,,\n"
         "dora,,,hearsay,\n"
         "erin,,,,\n"
+        "fred,,marketing\n"
     )
     result = await reach("suppressions", "import", path, "--rejects", rejects)
     assert result.exit_code == imports.SOME_REFUSED
-    assert result.stdout == "3 stand, 4 refused\n"
+    assert result.stdout == "3 stand, 5 refused\n"
     for told in (
         "line 3: user_id: set either this or address",
         "line 4: category: 'fun' is not one of verification, alert, notification, marketing",
         "line 6: address: is no e-mail address",
         "line 7: source: 'hearsay' is not one of",
+        "line 9: has 3 fields, the header has 5",
     ):
         assert told in result.stderr
     assert {(entry.get("user_id"), entry["source"]) for entry in await listed(reach)} == {
@@ -97,9 +106,11 @@ async def test_an_import_stores_the_good_lines_and_names_the_bad_ones(reach: Rea
         ("erin", "SUPPRESSION_SOURCE_IMPORT"),
     }
     again = await reach("suppressions", "import", path, "--source", "complaint", "--from-line", "8")
-    assert (again.exit_code, again.stdout) == (0, "1 stand, 0 refused\n")
+    assert (again.exit_code, again.stdout) == (imports.SOME_REFUSED, "1 stand, 1 refused\n")
     assert len(await listed(reach)) == 4
-    assert [json.loads(line)["line"] for line in rejects.read_text().splitlines()] == ["3", "4", "6", "7"]
+    kept = [json.loads(line) for line in rejects.read_text().splitlines()]
+    assert [each["line"] for each in kept] == ["3", "4", "6", "7", "9"]
+    assert kept[-1]["raw"] == "fred,,marketing"
 
 
 async def test_an_import_can_be_repeated_and_comes_from_standard_input_too(reach: Reach) -> None:
@@ -135,6 +146,29 @@ async def test_what_was_exported_can_be_imported_elsewhere_and_what_was_lifted_s
 
     theirs, ours = await listed(reach, key=STRANGER), await listed(reach)
     assert sorted(map(repr, map(content, theirs))) == sorted(map(repr, map(content, ours)))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+async def test_an_export_keeps_every_character_of_a_user_and_of_a_note(
+    reach: Reach, tmp_path: Path, kind: str
+) -> None:
+    source, exported = tmp_path / "in.jsonl", tmp_path / f"out.{kind}"
+    source.write_text(json.dumps({"user_id": " lead ", "note": "  as told\n"}) + "\n")
+    await reach("suppressions", "import", source)
+    await reach("suppressions", "export", exported)
+    assert (await reach("suppressions", "import", exported)).stdout == "1 stand, 0 refused\n"
+    assert [(entry["user_id"], entry["note"]) for entry in await listed(reach)] == [(" lead ", "  as told\n")]
+
+
+async def test_an_address_is_not_suppressed_on_a_channel_that_is_not_its_own(reach: Reach, tmp_path: Path) -> None:
+    told = "channel: is another one than that of the address"
+    added = await reach("suppressions", "add", "--address", "ada@example.com", "--channel", "sms")
+    assert (added.exit_code, told in added.stderr) == (1, True)
+    path = tmp_path / "list.csv"
+    path.write_text("address,channel\nemail:ada@example.com,sms\nemail:ada@example.com,email\n")
+    result = await reach("suppressions", "import", path)
+    assert (result.stdout, f"line 2: {told}" in result.stderr) == ("1 stand, 1 refused\n", True)
+    assert [entry["channel"] for entry in await listed(reach)] == ["CHANNEL_EMAIL"]
 
 
 async def test_an_unknown_column_stops_an_import_before_anything_is_stored(reach: Reach) -> None:

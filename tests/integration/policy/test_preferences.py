@@ -16,6 +16,7 @@ from agent_reach.v1 import (
     policy_pb2_grpc,
     preference_pb2,
     preference_pb2_grpc,
+    profile_pb2,
     suppression_pb2,
     suppression_pb2_grpc,
 )
@@ -30,7 +31,7 @@ from .support import SERVICE_KEY, Served
 from .test_server import AGENT, OPERATOR, STRANGER, evaluate, evaluation, profile, upsert, violations
 
 ANN = UserKey("acme", "ann")
-OUT, IN = preference_pb2.CHOICE_OPT_OUT, preference_pb2.CHOICE_OPT_IN
+OUT, IN, NONE = preference_pb2.CHOICE_OPT_OUT, preference_pb2.CHOICE_OPT_IN, preference_pb2.CHOICE_NONE
 MARKETING, EMAIL = message_pb2.CATEGORY_MARKETING, message_pb2.CHANNEL_EMAIL
 
 
@@ -101,6 +102,19 @@ async def test_a_choice_that_is_taken_back_is_as_if_it_had_never_been_made(
     assert await preferences.get("acme", ["ann"]) == []
 
 
+async def test_who_opted_out_of_marketing_but_by_text_after_all_gets_it_by_text(served: Served) -> None:
+    text = message_pb2.Address(channel=message_pb2.CHANNEL_SMS, value="+41446681800")
+    mail = message_pb2.Address(channel=EMAIL, value="ann@example.com")
+    await upsert(served, profile_pb2.Profile(user_id="ann", addresses=[mail, text]))
+    await choose(served, chosen(category=MARKETING))
+    assert (await evaluate(served, evaluation(scene="marketing"))).decisions[0].reason == "preference_opted_out"
+    await choose(served, chosen(choice=IN, category=MARKETING, channel=message_pb2.CHANNEL_SMS))
+    decision = (await evaluate(served, evaluation(scene="marketing"))).decisions[0]
+    assert (decision.reason, decision.address) == ("", "+41446681800")
+    told = {entry.gate: entry.inputs for entry in decision.trace}[message_pb2.GATE_SUPPRESSION]
+    assert (told["channel"], told["refused_email"]) == ("sms", "preference_opted_out")
+
+
 async def test_choices_are_looked_up_for_many_tenants_at_once_and_kept_apart(
     preferences: PreferenceStore, directory: Lookup
 ) -> None:
@@ -157,6 +171,17 @@ async def test_every_wrong_choice_is_named_and_nothing_is_stored(served: Served)
     assert not await stored(served, "fine")
 
 
+async def test_a_request_that_says_no_choice_takes_none_back(served: Served) -> None:
+    await choose(served, chosen())
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await choose(served, preference_pb2.Preference(user_id="ann"))
+    assert violations(caught.value) == {"preferences[0].choice": "is required"}
+    assert [each.choice for each in await stored(served, "ann")] == [OUT]
+    taken = await choose(served, chosen(choice=NONE))
+    assert [each.choice for each in taken.preferences] == [NONE]
+    assert not await stored(served, "ann")
+
+
 async def test_a_decision_heeds_what_the_user_chose(served: Served) -> None:
     await upsert(served, profile("ann"), profile("bob"))
     await choose(served, chosen("ann", category=MARKETING), chosen("bob", choice=IN, category=MARKETING))
@@ -170,7 +195,7 @@ async def test_a_decision_heeds_what_the_user_chose(served: Served) -> None:
         "",
         "",
     ]
-    await choose(served, chosen("bob", choice=preference_pb2.CHOICE_UNSPECIFIED, category=MARKETING))
+    await choose(served, chosen("bob", choice=NONE, category=MARKETING))
     again = await evaluate(served, evaluation("i9", user_id="bob", scene="newsletter"))
     assert again.decisions[0].reason == "opt_in_missing"
 
@@ -192,13 +217,13 @@ async def test_an_opting_in_that_is_taken_back_withholds_what_needs_it(served: S
     assert await last_look(served, newsletter, leaving(scene="order_shipped")) == ["opt_in_missing", ""]
     await choose(served, chosen(choice=IN, category=MARKETING))
     assert await last_look(served, newsletter) == [""]
-    await choose(served, chosen(choice=preference_pb2.CHOICE_UNSPECIFIED, category=MARKETING))
+    await choose(served, chosen(choice=NONE, category=MARKETING))
     assert await last_look(served, newsletter) == ["opt_in_missing"]
 
 
 async def test_opting_out_waits_for_what_is_just_leaving_and_opting_in_need_not(served: Served) -> None:
     served.dispatcher.in_flight = 2
-    answer = await choose(served, chosen("ann"), chosen("bob", choice=IN), chosen("carol", choice=0))
+    answer = await choose(served, chosen("ann"), chosen("bob", choice=IN), chosen("carol", choice=NONE))
     assert answer.in_flight == 2
     assert served.dispatcher.awaited == [dispatcher_pb2.AwaitSendingRequest(tenant="acme", user_ids=["ann", "carol"])]
     assert (await choose(served, chosen("ann", choice=IN))).in_flight == 0

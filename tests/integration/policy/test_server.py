@@ -108,6 +108,7 @@ async def test_every_wrong_field_of_every_profile_is_named_and_nothing_is_stored
             profile("x" * 300),
             profile("addressed", addresses=[address("a@example.com"), address("b@example.com"), address("no")]),
             profile("tongue", locale="deutsch und deutlich"),
+            profile("at home", time_zone="localtime"),
         )
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert set(violations(caught.value)) == {
@@ -118,6 +119,7 @@ async def test_every_wrong_field_of_every_profile_is_named_and_nothing_is_stored
         "profiles[5].addresses[1].channel",
         "profiles[5].addresses[2].value",
         "profiles[6].locale",
+        "profiles[7].time_zone",
     }
     stub = profile_pb2_grpc.ProfileServiceStub(served.channel)
     request = profile_pb2.GetProfilesRequest(user_ids=["fine"])
@@ -241,12 +243,21 @@ async def test_wrong_suppressions_are_named_field_by_field(served: Served) -> No
     both = unsubscribe(address=address("a@example.com"))
     neither = suppression_pb2.Suppression(source=suppression_pb2.SUPPRESSION_SOURCE_IMPORT)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await suppress(served, both, neither, suppression_pb2.Suppression(user_id="ann"), unsubscribe(note="n" * 600))
+        await suppress(
+            served,
+            both,
+            neither,
+            suppression_pb2.Suppression(user_id="ann"),
+            unsubscribe(note="n" * 600),
+            unsubscribe("", address=address("ann@example.com"), channel=message_pb2.CHANNEL_SMS),
+            unsubscribe("", address=address("ann@example.com"), channel=message_pb2.CHANNEL_EMAIL),
+        )
     assert set(violations(caught.value)) == {
         "suppressions[0].user_id",
         "suppressions[1].user_id",
         "suppressions[2].source",
         "suppressions[3].note",
+        "suppressions[4].channel",
     }
 
 

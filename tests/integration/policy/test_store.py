@@ -9,11 +9,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from agent_reach.local import LocalPostgres
 from services.catalog.rules import Category, Channel
+from services.chassis.migrations import create_roles, migrate
 from services.policy.decision import Address, Suppression, SuppressionSource, UserKey
 from services.policy.lookup import Lookup
 from services.policy.records import Activity, Profile, SuppressionPage, Wish
 from services.policy.store import PolicyStore
+from tests.conftest import Dsns
 
 ANN = UserKey("acme", "ann")
 UNSUBSCRIBED = Wish(SuppressionSource.UNSUBSCRIBE, user_id="ann", note="by link")
@@ -118,3 +124,27 @@ async def test_suppressions_are_listed_newest_first_page_by_page(store: PolicySt
     assert seen == ["u4", "u3", "u2", "u1", "u0"]
     only = await store.list_suppressions("acme", SuppressionPage(user_id="u3"), 10)
     assert [entry.wish.user_id for entry in only] == ["u3"]
+
+
+async def test_addresses_of_an_earlier_version_are_those_of_their_profile(
+    postgres: LocalPostgres, migrated: Dsns, store: PolicyStore
+) -> None:
+    ann = Profile("ann", {Channel.EMAIL: "a@example.com", Channel.SMS: "+16502530000"}, "de", "Asia/Tokyo")
+    bob = Profile("bob", {}, "", "")
+    with psycopg.connect(migrated.owner) as owner:
+        owner.execute(
+            """
+            ALTER TABLE policy.profiles DROP COLUMN addresses;
+            CREATE TABLE policy.addresses (tenant text, user_id text, channel text, value text);
+            INSERT INTO policy.profiles (tenant, user_id, locale, time_zone)
+            VALUES ('acme', 'ann', 'de', 'Asia/Tokyo'), ('acme', 'bob', '', '');
+            INSERT INTO policy.addresses VALUES
+                ('acme', 'ann', 'email', 'a@example.com'), ('acme', 'ann', 'sms', '+16502530000');
+            UPDATE policy.alembic_version SET version_num = '0003';
+            """
+        )
+    # A copy of a database has its tables, and not the right to add to it.
+    create_roles(postgres.dsn(str(conninfo_to_dict(migrated.owner)["dbname"])))
+    await asyncio.to_thread(migrate, migrated.owner, ["policy"])
+    assert await store.get_profiles("acme", ["ann", "bob"]) == [ann, bob]
+    assert dict((await store.people([ANN]))[ANN].addresses) == ann.addresses

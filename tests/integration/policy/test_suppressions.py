@@ -85,7 +85,10 @@ async def test_a_suppression_is_heeded_by_the_decision_and_by_the_last_look(
     decisions = (
         await evaluate(
             served,
-            *(evaluation(f"i{number}", scene=scene) for number, (scene, _, _, _) in enumerate(MESSAGES.values())),
+            *(
+                evaluation(f"i{number}", scene=scene, channels=[channel])
+                for number, (scene, _, channel, _) in enumerate(MESSAGES.values())
+            ),
         )
     ).decisions
     last = await last_look(

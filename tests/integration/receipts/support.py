@@ -49,7 +49,7 @@ class Dsns(Protocol):
 class Dispatcher:
     """Knows some tasks by their key; keeps every item that it was asked about.
 
-    Each was for the address KEY@example.com of tenant acme. The policy beside it keeps who wants silence, unless it is
+    Each was marketing for user ann of tenant acme, at the address KEY@example.com. The policy beside it keeps who wants silence, unless it is
     `deaf`.
     """
 
@@ -75,6 +75,7 @@ class Dispatcher:
             recipient = response.recipients.add()
             if item.idempotency_key in self.known:
                 recipient.tenant, recipient.user_id = "acme", "ann"
+                recipient.category = message_pb2.CATEGORY_MARKETING
                 recipient.address.channel = message_pb2.CHANNEL_EMAIL
                 recipient.address.value = f"{item.idempotency_key}@example.com"
         return response

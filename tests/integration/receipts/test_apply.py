@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from agent_reach.v1 import suppression_pb2, timeline_pb2
+from agent_reach.v1 import message_pb2, suppression_pb2, timeline_pb2
 from services.chassis.clock import ManualClock
 
 from .support import Dispatcher, Dsns, Receipts, dispatching, event, receipts, until
@@ -125,7 +125,7 @@ async def test_who_complained_unsubscribed_or_is_gone_is_suppressed_and_nobody_e
     await finished(service, 5)
 
     stored = {
-        (request.tenant, each.address.value, each.source)
+        (request.tenant, each.address.value or each.user_id, each.source)
         for request in dispatcher.suppressed
         for each in request.suppressions
     }
@@ -133,7 +133,16 @@ async def test_who_complained_unsubscribed_or_is_gone_is_suppressed_and_nobody_e
         ("acme", "k-1@example.com", suppression_pb2.SUPPRESSION_SOURCE_COMPLAINT),
         ("acme", "k-2@example.com", suppression_pb2.SUPPRESSION_SOURCE_UNSUBSCRIBE),
         ("acme", "k-3@example.com", suppression_pb2.SUPPRESSION_SOURCE_BOUNCE),
+        ("acme", "ann", suppression_pb2.SUPPRESSION_SOURCE_COMPLAINT),
+        ("acme", "ann", suppression_pb2.SUPPRESSION_SOURCE_UNSUBSCRIBE),
     }
+    limits = {
+        (each.channel, each.category)
+        for request in dispatcher.suppressed
+        for each in request.suppressions
+        if each.user_id
+    }
+    assert limits == {(message_pb2.CHANNEL_EMAIL, message_pb2.CATEGORY_MARKETING)}
 
 
 async def test_an_unsubscribe_waits_for_the_policy_and_is_never_lost(

@@ -11,7 +11,9 @@ from tests.support.webhooks import receiving
 from .support import Dsns, event, receipts
 
 
-async def test_after_a_complaint_nothing_more_leaves_to_that_address(suite: Suite, migrated: Dsns) -> None:
+async def test_after_a_complaint_the_address_gets_nothing_more_and_the_user_nothing_of_the_kind(
+    suite: Suite, migrated: Dsns
+) -> None:
     async with (
         receiving() as receiver,
         running_suite(suite, "policy", "dispatcher"),
@@ -22,7 +24,12 @@ async def test_after_a_complaint_nothing_more_leaves_to_that_address(suite: Suit
             service_key=SERVICE_KEY,
         ) as service,
     ):
-        line, first, second = Dispatching(suite), alert(f"{receiver.url}/ann"), alert(f"{receiver.url}/ann")
+        line = Dispatching(suite)
+        first = alert(f"{receiver.url}/ann", user_id="ann")
+        # The next ones: the same user, somebody else at that address, the same user at another one.
+        again = alert(f"{receiver.url}/ann", user_id="ann")
+        shared = alert(f"{receiver.url}/ann", user_id="eve")
+        moved = alert(f"{receiver.url}/new", user_id="ann")
         await line.accept(first)
         await eventually(lambda: _is_posted(receiver.posts))
         answer = await service.post(
@@ -31,18 +38,26 @@ async def test_after_a_complaint_nothing_more_leaves_to_that_address(suite: Suit
         assert answer.status == 202
 
         async def suppressed() -> list[tuple[object, ...]]:
-            return await service.rows("SELECT tenant, address, source, created_by FROM policy.suppressions")
+            rows = await service.rows(
+                "SELECT tenant, user_id, address, channel, category, source FROM policy.suppressions"
+            )
+            return sorted(rows)
 
-        ((tenant, address, source, _),) = await eventually(suppressed)
-        assert (tenant, address, source) == ("acme", f"{receiver.url}/ann", "complaint")
-        await line.accept(second, alert(f"{receiver.url}/bob"))
-
-        async def withheld() -> str:
-            return (await line.task(second)).reason
-
-        assert await eventually(withheld) == "address_complained"
-        await eventually(lambda: _is_posted(receiver.at("/bob")))
-        assert len(receiver.at("/ann")) == 1
+        assert await eventually(suppressed) == [
+            ("acme", "", f"{receiver.url}/ann", "", "", "complaint"),
+            ("acme", "ann", "", "webhook", "alert", "complaint"),
+        ]
+        others = [
+            alert(f"{receiver.url}/bob", user_id="bob"),
+            # Of another category she may hear at her new address.
+            alert(f"{receiver.url}/order", user_id="ann", scene="order_shipped"),
+        ]
+        await line.accept(again, shared, moved, *others)
+        reasons = [(await line.reaches(item, "SUPPRESSED")).reason for item in (again, shared, moved)]
+        assert reasons == ["user_complained", "address_complained", "user_complained"]
+        for item in others:
+            await line.reaches(item, "SENT")
+        assert (len(receiver.at("/ann")), len(receiver.at("/new"))) == (1, 0)
 
 
 async def _is_posted(posts: Sequence[object]) -> bool:

@@ -169,13 +169,13 @@ def test_caps_by_channel_are_inherited_each_by_itself_and_can_be_lifted() -> Non
 def test_a_policy_that_lists_a_scene_as_exempt_speaks_as_narrowly_as_the_scene() -> None:
     found = policies(
         """
-        policies: {default: {quiet_exempt_scenes: [door, undeclared, bell]}}
+        policies: {default: {quiet_exempt_scenes: [door, bell]}}
         categories: {notification: {quiet_exempt: false}}
         scenes: {bell: {quiet_exempt: false}, door: {}}
         """
     )
-    exempt = {name: found.scene(name).quiet_exempt for name in ("door", "undeclared", "bell", "other")}
-    assert exempt == {"door": True, "undeclared": True, "bell": False, "other": False}
+    exempt = {name: found.scene(name).quiet_exempt for name in ("door", "bell", "other")}
+    assert exempt == {"door": True, "bell": False, "other": False}
 
 
 def test_a_built_in_scene_keeps_its_category_unless_another_one_is_named() -> None:

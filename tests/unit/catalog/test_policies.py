@@ -139,7 +139,7 @@ def test_windows_of_derived_keys_are_settable_by_category_and_by_scene(tmp_path:
         ("user_daily_cap: 3", 'user_daily_cap: "3"', 6, "valid integer"),
         ("user_daily_cap: 3", "user_dayly_cap: 3", 6, "is not a known setting"),
         ('["22:30", "08:00"]', '["22:30"]', 4, "quiet_hours"),
-        ('["22:30", "08:00"]', '["22:30", "24:00"]', 4, "match pattern"),
+        ('["22:30", "08:00"]', '["22:30", "24:01"]', 4, "'24:01' is no time of day"),
         ('["22:30", "08:00"]', "[2230, 800]", 4, "valid string"),
         ('["22:30", "08:00"]', '["08:00", "08:00"]', 4, "same time"),
         ("fallback: email", "fallback: sms", 11, "is the channel itself"),

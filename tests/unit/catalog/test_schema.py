@@ -43,7 +43,7 @@ def test_every_setting_is_described() -> None:
 
 
 GOOD: dict[str, Any] = {
-    "quiet_hours": [["22:30", "08:00"], [{"from": "22:00", "to": "24:00", "days": ["mon"]}], None],
+    "quiet_hours": [["22:30", "08:00"], ["20:00", "24:00"], [{"from": "22:00", "to": "24:00", "days": ["mon"]}], None],
     "user_daily_cap": [0, None],
     "user_channel_daily_cap": [{"sms": 1, "email": None}],
     "user_window_caps": [[], [{"messages": 2, "days": 7}, {"messages": 1, "seconds": 5}]],
@@ -62,7 +62,15 @@ GOOD: dict[str, Any] = {
     "share": [0, 0.5, 1],
 }
 BAD: dict[str, Any] = {
-    "quiet_hours": [[], ["22:30"], ["22:30", "24:00"], "22:30", [{"from": "22:30"}], [{"from": 1, "to": "08:00"}]],
+    "quiet_hours": [
+        [],
+        ["22:30"],
+        ["22:30", "24:01"],
+        ["24:00", "08:00"],
+        "22:30",
+        [{"from": "22:30"}],
+        [{"from": 1, "to": "08:00"}],
+    ],
     "user_daily_cap": [-1, "3", 1.5, 10**13],
     "user_channel_daily_cap": [{"pigeon": 1}, {"sms": -1}, None],
     "user_window_caps": [[{"messages": 2}], [{"messages": 2, "days": 1, "seconds": 1}], [{"days": 1}], None],

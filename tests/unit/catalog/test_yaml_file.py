@@ -34,7 +34,9 @@ def bomb(line: str) -> str:
         ("version: !!timestamp 2026-13-45", 1, "month"),
         ("version: !!python/object/apply:os.getcwd []", 1, "could not determine a constructor"),
         ("? [a]\n: b", 1, "unhashable"),
-        ("!!timestamp 2026-01-01: b", None, "no text"),
+        ("!!timestamp 2026-01-01: b", 1, "2026-01-01: is not a known setting"),
+        ("# a\u2028b\x85c\u2029\nfoo: 1", 2, "foo: is not a known setting"),
+        ("no: 1\nno: 2", 2, "no: stands here a second time"),
         ("a: 1\n---\nb: 2", 2, "another document"),
         ("a: \0", None, "control characters"),
         ("[]", 1, "object"),
@@ -66,6 +68,16 @@ def test_anchors_and_merges_are_at_hand() -> None:
     text = HEAD + "scenes:\n  a: &a {category: marketing, share: 0.5}\n  b: *a\n  c: {<<: *a, share: 0.1}\n"
     policies = parse_policies(text, Path("policies.yaml"))
     assert [policies.scene(name).share for name in "abc"] == [0.5, 0.5, 0.1]
+
+
+def test_a_name_is_what_is_written_whatever_yaml_makes_of_such_a_value() -> None:
+    names = ["on", "yes", "no", "true", "null", "1.10", "1.1", "1e3", "007", "2026-01-01"]
+    scenes = ", ".join(f"{name}: {{share: 0.{number}}}" for number, name in enumerate(names))
+    policies = parse_policies(f"{HEAD}scenes: {{{scenes}, a: {{<<: {{share: 0.5}}}}}}", Path("policies.yaml"))
+    assert [at[-1] for at, _ in policies.declared()] == [*names, "a"]
+    assert [policies.scene(name).share for name in [*names, "a"]] == [*(n / 10 for n in range(10)), 0.5]
+    with pytest.raises(CatalogError, match=r"policies.yaml:4: scenes\.~: "):
+        parse_policies(HEAD + "scenes: {~: {}}", Path("policies.yaml"))
 
 
 def test_times_need_no_quotes_and_mean_what_an_editor_shows() -> None:

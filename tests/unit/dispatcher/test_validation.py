@@ -30,6 +30,7 @@ def test_what_is_right_passes() -> None:
     ("fields", "named"),
     [
         ({"intent_id": "7"}, "intent_id"),
+        ({"tenant": "a b"}, "tenant"),
         ({"variables_json": "{"}, "variables_json"),
         ({"variables_json": "[]"}, "variables_json"),
         ({"variables_json": '{"a": NaN}'}, "variables_json"),

@@ -30,5 +30,13 @@ def test_a_bounce_goes_before_a_delivery() -> None:
     assert folded(outcome("DELIVERED"), outcome("FAILED")) == "FAILED"
 
 
+def test_of_a_fallback_on_the_same_page_it_is_kept_why_it_was_needed() -> None:
+    failed = outcome("FAILED")
+    failed.reason = "no_provider"
+    state = fold([failed, outcome("PENDING", hop=1), outcome("SUPPRESSED", hop=1)])[INTENT]
+    assert (state.state, state.fallback_after) == ("SUPPRESSED", "no_provider")
+    assert fold([outcome("SUPPRESSED", hop=1)])[INTENT].fallback_after == ""
+
+
 def test_a_fallback_opens_the_intent_again() -> None:
     assert folded(outcome("FAILED"), outcome("PENDING", hop=1), outcome("SENT", hop=1)) == "SENT"

@@ -73,6 +73,13 @@ def test_what_names_no_expiry_lives_on_after_the_latest_moment_at_which_it_can_l
     assert draft(spec(**fields)).expires_at == latest + TTL
 
 
+def test_only_where_the_moment_is_not_known_yet_the_expiry_is_left_to_be_found() -> None:
+    soon = timestamp(NOW + timedelta(days=2))
+    assert draft(spec(send_at_local=local())).lifetime_seconds == TTL.total_seconds()
+    for fields in ({}, {"send_at": NOW + timedelta(days=1)}, {"send_at_local": local(), "expires_at": soon}):
+        assert draft(spec(**fields)).lifetime_seconds is None
+
+
 def test_what_expires_before_it_may_leave_is_refused() -> None:
     soon = timestamp(NOW + timedelta(hours=1))
     assert set(refused(send_at=NOW + timedelta(hours=2), expires_at=soon)) == {"expires_at"}

@@ -125,7 +125,7 @@ def by_address(value: str = "+16502530000", source: SuppressionSource = Suppress
     ],
 )
 def test_who_asked_for_silence_gets_it(suppression: Suppression, reason: str) -> None:
-    decision = evaluate(item(), Facts(ANN, (suppression,)), rules(), NOON)
+    decision = evaluate(item(), Facts(ANN, (suppression,)), rules(scene(channels=(Channel.SMS,))), NOON)
     assert (decision.action, decision.reason) == (Action.DROP, reason)
     assert decision.cap_date == ""
     assert decision.trace[-1].inputs["suppression_id"] == suppression.suppression_id
@@ -157,6 +157,64 @@ def test_of_several_suppressions_the_users_own_will_is_named() -> None:
     assert evaluate(item(), Facts(ANN, standing), rules(), NOON).reason == "user_unsubscribed"
 
 
+@pytest.mark.parametrize(
+    ("suppression", "reason"),
+    [
+        (by_user(channel=Channel.SMS), "user_unsubscribed"),
+        (by_user(SuppressionSource.COMPLAINT, channel=Channel.SMS, category=Category.NOTIFICATION), "user_complained"),
+        (by_address(), "address_bounced"),
+    ],
+)
+def test_silence_on_one_channel_leaves_the_next_one_open_and_the_trace_tells_both(
+    suppression: Suppression, reason: str
+) -> None:
+    decision = evaluate(item(), Facts(ANN, (suppression,)), rules(), NOON)
+    assert (decision.action, decision.channel, decision.address) == (
+        Action.SEND_NOW,
+        Channel.EMAIL,
+        "ann@example.com",
+    )
+    assert entry(decision, Gate.CHANNEL).inputs["channel"] == "sms"
+    assert entry(decision, Gate.SUPPRESSION).inputs == {
+        "category": "notification",
+        "channel": "email",
+        "refused_sms": reason,
+        "refused_sms_suppression_id": suppression.suppression_id,
+    }
+    assert entry(decision, Gate.FREQUENCY).inputs["channel"] == "email"
+    waiting = evaluate(item(), Facts(ANN, (suppression,)), rules(), NIGHT)
+    assert (waiting.action, waiting.channel) == (Action.DEFER, Channel.EMAIL)
+
+
+def test_where_every_channel_is_silent_the_first_ones_reason_is_named_and_each_is_told() -> None:
+    mail = Suppression("s-3", SuppressionSource.COMPLAINT, address=Address(Channel.EMAIL, "ann@example.com"))
+    decision = evaluate(item(), Facts(ANN, (by_address(), mail)), rules(), NOON)
+    assert (decision.action, decision.reason, decision.channel) == (Action.DROP, "address_bounced", Channel.SMS)
+    assert entry(decision, Gate.SUPPRESSION).inputs == {
+        "category": "notification",
+        "channel": "sms",
+        "suppression_id": "s-2",
+        "source": "bounce",
+        "refused_email": "address_complained",
+        "refused_email_suppression_id": "s-3",
+    }
+
+
+def test_a_user_who_wants_silence_on_every_channel_has_it_at_once() -> None:
+    for everywhere in (by_user(), by_user(category=Category.NOTIFICATION)):
+        inputs = entry(evaluate(item(), Facts(ANN, (everywhere,)), rules(), NOON), Gate.SUPPRESSION).inputs
+        assert not any(name.startswith("refused_") for name in inputs), "no other channel was asked"
+
+
+def test_a_message_goes_to_no_channel_that_it_was_not_wanted_on() -> None:
+    texted = rules(scene(channels=(Channel.SMS, Channel.WEBHOOK)))
+    assert evaluate(item(), Facts(ANN, (by_address(),)), texted, NOON).reason == "address_bounced"
+    second_hop = item(hop=1, channels=(Channel.SMS,))
+    assert evaluate(second_hop, Facts(ANN, (by_address(),)), rules(), NOON).reason == "address_bounced"
+    bare = item(address=Address(Channel.SMS, "+16502530000"))
+    assert evaluate(bare, Facts(ANN, (by_address(),)), rules(), NOON).reason == "address_bounced"
+
+
 def test_at_night_a_message_waits_for_the_morning() -> None:
     decision = evaluate(item(), Facts(ANN), rules(), NIGHT)
     assert (decision.action, decision.reason) == (Action.DEFER, "quiet_hours")
@@ -164,6 +222,13 @@ def test_at_night_a_message_waits_for_the_morning() -> None:
     assert MORNING <= decision.until < MORNING + timedelta(minutes=30)
     assert decision.cap_date == ""
     assert outcomes(decision)[-1] == (Gate.QUIET_HOURS, GateOutcome.DEFERRED)
+
+
+def test_messages_of_one_night_leave_at_different_moments_and_each_always_at_the_same() -> None:
+    waiting = [item(intent_id=f"i{number}", hop=hop) for number in range(20) for hop in (0, 1)]
+    moments = [evaluate(one, Facts(ANN), rules(), NIGHT).until for one in waiting]
+    assert len(set(moments)) == len(moments)
+    assert moments == [evaluate(one, Facts(ANN), rules(), NIGHT + timedelta(hours=3)).until for one in waiting]
 
 
 def test_a_message_is_judged_by_the_users_clock() -> None:
@@ -256,6 +321,26 @@ def test_a_spent_channel_hands_over_to_its_fallback() -> None:
     assert outcomes(decision)[-1] == (Gate.CHANNEL_QUOTA, GateOutcome.FELL_BACK)
 
 
+def test_the_trace_tells_the_counts_of_the_channel_by_which_it_really_leaves() -> None:
+    usage = {Channel.SMS: Usage(user=2, channel=1), Channel.EMAIL: Usage(user=2, channel=0)}
+    facts = Facts(ANN, usage=usage, quota_used={**SPENT, Channel.EMAIL: 70})
+    decision = evaluate(item(), facts, rules(quota={Channel.EMAIL: 500}), NOON)
+    assert (decision.action, decision.channel) == (Action.FALL_BACK, Channel.EMAIL)
+    assert entry(decision, Gate.CHANNEL_QUOTA).inputs == {
+        "channel": "sms",
+        "count": "1000",
+        "limit": "1000",
+        "fallback": "email",
+        "fallback_count": "70",
+        "fallback_limit": "500",
+        "fallback_channel_count": "0",
+        "fallback_channel_limit": "5",
+    }
+    full = replace(facts, usage={Channel.EMAIL: Usage(user=2, channel=5)})
+    refused = entry(evaluate(item(), full, rules(), NOON), Gate.CHANNEL_QUOTA).inputs
+    assert (refused["fallback_channel_count"], refused["fallback_channel_limit"]) == ("5", "5")
+
+
 @pytest.mark.parametrize(
     ("facts", "refusal"),
     [
@@ -275,6 +360,13 @@ def test_a_fallback_must_pass_the_gates_itself(facts: Facts, refusal: str) -> No
 def test_a_message_that_fell_back_does_not_fall_further() -> None:
     decision = evaluate(item(hop=1, channels=(Channel.SMS,)), Facts(ANN, quota_used=SPENT), rules(), NOON)
     assert decision.action is Action.DROP
+    assert entry(decision, Gate.CHANNEL_QUOTA).inputs["fallback_refused"] == "none_left"
+
+
+def test_a_spent_channel_without_a_fallback_says_so() -> None:
+    facts = Facts(ANN, quota_used={Channel.EMAIL: 1_000})
+    decision = evaluate(item(channels=(Channel.EMAIL,)), facts, rules(), NOON)
+    assert entry(decision, Gate.CHANNEL_QUOTA).inputs["fallback_refused"] == "none_configured"
 
 
 # --- scheduled --------------------------------------------------------------------------------------------------
@@ -301,6 +393,14 @@ def test_a_scheduled_message_is_judged_by_every_gate_when_its_moment_has_come() 
     # It was held by the schedule, not by a night: quiet hours may still defer it.
     late = evaluate(replace(due, planned_at=NIGHT), Facts(ANN), rules(), NIGHT)
     assert (late.action, late.held_by) == (Action.DEFER, Gate.QUIET_HOURS)
+
+
+def test_a_moment_counts_from_when_it_was_asked_for_however_late_it_is_judged() -> None:
+    submitted, judged = NOON.replace(hour=7), NOON.replace(hour=9)  # an outage lay between
+    asked = item(send_at_local=LocalTime(time(8)), submitted_at=submitted)
+    decision = evaluate(asked, Facts(ANN), rules(), judged)
+    assert decision.action is Action.SEND_NOW
+    assert entry(decision, Gate.SCHEDULE).inputs["send_at"] == "2026-06-01T08:00:00+00:00"
 
 
 @pytest.mark.parametrize(
@@ -335,9 +435,20 @@ def test_a_scene_is_switched_on_for_a_share_of_users_and_always_the_same() -> No
     assert outcomes(decision) == [(Gate.RELEASE, GateOutcome.DROPPED)]
 
 
+def test_each_scene_is_switched_on_for_a_share_of_users_of_its_own() -> None:
+    users = [item(user_id=f"u{number}") for number in range(400)]
+
+    def on(name: str) -> set[str]:
+        law = rules(scene(share=0.5, name=name))
+        return {one.user_id for one in users if evaluate(one, Facts(ANN), law, NOON).sends}
+
+    assert 60 < len(on("order_shipped") & on("spring_sale")) < 140, "a quarter: who is in one may be out of the other"
+
+
 # --- preferences ------------------------------------------------------------------------------------------------
 
 SALE = scene(Category.MARKETING)
+TEXTED_SALE = scene(Category.MARKETING, channels=(Channel.SMS,))
 
 
 def yes(category: Category | None, channel: Channel | None) -> Preference:
@@ -366,8 +477,24 @@ def no(category: Category | None, channel: Channel | None) -> Preference:
 )
 def test_a_users_narrowest_choice_counts(preferences: list[Preference], reason: str) -> None:
     for order in (preferences, preferences[::-1]):
-        decision = evaluate(item(), Facts(ANN, preferences=tuple(order)), rules(SALE), NOON)
+        decision = evaluate(item(), Facts(ANN, preferences=tuple(order)), rules(TEXTED_SALE), NOON)
         assert decision.reason == reason
+
+
+def test_who_opted_out_of_marketing_and_into_it_by_email_after_all_gets_it_by_email() -> None:
+    by_email = (no(Category.MARKETING, None), yes(Category.MARKETING, Channel.EMAIL))
+    decision = evaluate(item(), Facts(ANN, preferences=by_email), rules(SALE), NOON)
+    assert (decision.action, decision.channel) == (Action.SEND_NOW, Channel.EMAIL)
+    inputs = entry(decision, Gate.SUPPRESSION).inputs
+    assert (inputs["channel"], inputs["preference"], inputs["refused_sms"]) == (
+        "email",
+        "opt_in",
+        "preference_opted_out",
+    )
+    newsletter = rules(scene(Category.MARKETING, opt_in=True))
+    opted_in = evaluate(item(), Facts(ANN, preferences=by_email[1:]), newsletter, NOON)
+    assert opted_in.channel is Channel.EMAIL
+    assert entry(opted_in, Gate.SUPPRESSION).inputs["refused_sms"] == "opt_in_missing"
 
 
 def test_a_code_heeds_only_a_choice_about_codes() -> None:
@@ -415,8 +542,9 @@ def test_a_digest_itself_is_judged_like_any_message() -> None:
     assert entry(decision, Gate.DIGEST).reason == "already_gathered"
 
 
-def test_what_would_expire_in_the_digest_goes_by_itself() -> None:
-    decision = evaluate(item(expires_at=NOON + timedelta(minutes=5)), Facts(ANN), rules(GATHERING), NOON)
+@pytest.mark.parametrize("life", [timedelta(minutes=5), timedelta(hours=1)])
+def test_what_would_expire_before_the_digest_leaves_goes_by_itself(life: timedelta) -> None:
+    decision = evaluate(item(expires_at=NOON + life), Facts(ANN), rules(GATHERING), NOON)
     assert decision.action is Action.SEND_NOW
     assert entry(decision, Gate.DIGEST).reason == "expires_before_digest"
 

@@ -7,9 +7,30 @@ from typing import Any
 
 import pytest
 
-from services.catalog.rules import Category, Channel
-from services.policy.decision import Action, Decision, Gate, GateEntry, GateOutcome
-from services.policy.hindsight import Counts, counts_seen, parting_gate
+from services.catalog.rules import Category, Channel, SceneRules
+from services.policy.decision import (
+    Action,
+    Address,
+    Decision,
+    Facts,
+    Gate,
+    GateEntry,
+    GateOutcome,
+    Preference,
+    Suppression,
+    SuppressionSource,
+)
+from services.policy.evaluate import evaluate
+from services.policy.hindsight import (
+    Counts,
+    DatedPreference,
+    DatedSuppression,
+    Dossier,
+    counts_seen,
+    parting_gate,
+)
+
+from .world import ANN, NOON, item, rules, scene
 
 NOW = datetime(2026, 3, 9, 12, tzinfo=UTC)
 PASSED, DROPPED, DEFERRED = GateOutcome.PASSED, GateOutcome.DROPPED, GateOutcome.DEFERRED
@@ -78,12 +99,74 @@ def test_a_trace_tells_what_the_counters_said() -> None:
         channel=Channel.SMS,
         cap_date="2026-03-09",
         user=2,
-        on_channel=1,
+        on_channel={Channel.SMS: 1},
         category=Category.MARKETING,
         windows={timedelta(days=7): 4, timedelta(days=1): 1},
         tenant=17,
         quota={Channel.SMS: 9},
     )
+
+
+def test_a_trace_tells_what_the_counters_said_of_the_channel_that_took_over() -> None:
+    frequency = {"cap_date": "2026-03-09", "channel": "sms", "count": "2", "channel_count": "1"}
+    quota = {
+        "channel": "sms",
+        "count": "10",
+        "limit": "10",
+        "fallback": "email",
+        "fallback_count": "4",
+        "fallback_channel_count": "0",
+    }
+    trace = (
+        GateEntry(Gate.FREQUENCY, PASSED, "within_caps", frequency),
+        GateEntry(Gate.CHANNEL_QUOTA, GateOutcome.FELL_BACK, "channel_quota_spent", quota),
+    )
+    seen = counts_seen(Decision(Action.FALL_BACK, trace, "v", NOW))
+    assert seen.on_channel == {Channel.SMS: 1, Channel.EMAIL: 0}
+    assert seen.quota == {Channel.SMS: 10, Channel.EMAIL: 4}
+
+
+BOUNCE = Suppression("s-1", SuppressionSource.BOUNCE, address=Address(Channel.SMS, "+16502530000"))
+MARKETING = Category.MARKETING
+
+
+def standing(*choices: tuple[Category | None, Channel | None, bool]) -> tuple[Preference, ...]:
+    return tuple(Preference(*choice) for choice in choices)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        Facts(ANN),
+        Facts(ANN, (BOUNCE,)),
+        Facts(ANN, preferences=standing((None, Channel.SMS, False))),
+        Facts(ANN, preferences=standing((MARKETING, None, False), (MARKETING, Channel.EMAIL, True))),
+        Facts(ANN, (BOUNCE,), standing((MARKETING, None, False))),
+        Facts(ANN, preferences=standing((None, None, True))),
+    ],
+)
+@pytest.mark.parametrize(
+    "since",
+    [
+        (),
+        standing((MARKETING, Channel.SMS, True), (MARKETING, Channel.EMAIL, False)),
+        standing((MARKETING, None, True)),
+        standing((None, None, False)),
+    ],
+)
+@pytest.mark.parametrize("scene_rules", [scene(MARKETING), scene(MARKETING, opt_in=True)])
+@pytest.mark.parametrize("quota", [1_000, 0])
+def test_each_channel_answers_as_it_did_then_whatever_was_chosen_or_lifted_within_that_instant(
+    then: Facts, since: tuple[Preference, ...], scene_rules: SceneRules, quota: int
+) -> None:
+    law = rules(scene_rules, quota={Channel.SMS: quota})
+    decision = evaluate(item(), then, law, NOON)
+    dossier = Dossier(
+        ANN,
+        (DatedSuppression(BOUNCE, NOON + timedelta(seconds=bool(then.suppressions)), None),),
+        tuple(DatedPreference(choice, NOON) for choice in since),
+    )
+    assert parting_gate(decision, evaluate(item(), dossier.as_seen("ann", decision), law, NOON)) is None
 
 
 def test_a_judgement_that_asked_no_counter_tells_none() -> None:

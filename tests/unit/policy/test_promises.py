@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.catalog.rules import Category, Channel, Digest, QuietWindow, WindowCap
+from services.catalog.rules import Category, Channel, Digest, QuietWindow, SceneRules, WindowCap
 from services.policy.decision import (
     Action,
     Address,
+    Decision,
     Facts,
     Gate,
     GateOutcome,
@@ -28,6 +29,7 @@ from services.policy.decision import (
     Usage,
 )
 from services.policy.evaluate import Bench, evaluate
+from services.policy.gates import find_preference, find_suppression
 
 from .world import POLICY, item, rules, scene
 
@@ -197,10 +199,6 @@ def smaller_share(law: Rules, draw: Callable[[Any], Any]) -> Rules:
     return replace(law, scene=replace(law.scene, share=law.scene.share * draw(st.floats(0, 1))))
 
 
-def opting_in(law: Rules, draw: Callable[[Any], Any]) -> Rules:
-    return replace(law, scene=replace(law.scene, opt_in=True))
-
-
 def gathering(law: Rules, draw: Callable[[Any], Any]) -> Rules:
     digest = law.scene.digest or Digest(timedelta(hours=1), None)
     return replace(law, scene=replace(law.scene, digest=digest))
@@ -226,6 +224,7 @@ def tighter(limit: int | None, draw: Callable[[Any], Any]) -> int:
     return drawn if limit is None else min(limit, drawn)
 
 
+# All that a policy can say but what changes the channel, as a scene that needs opting in does: see below.
 KNOBS = [
     tighter_caps,
     tighter_windows,
@@ -233,7 +232,6 @@ KNOBS = [
     more_quiet,
     no_exemption,
     smaller_share,
-    opting_in,
     gathering,
     smaller_quotas,
     no_fallback,
@@ -264,18 +262,80 @@ def test_no_single_knob_lets_more_through_when_it_is_tightened(
     never_lets_more_through(knob, asked, facts, law, now, data)
 
 
+def lets_no_more_through_on_any_channel(stricter: Decision, asked: Item, facts: Facts, law: Rules) -> None:
+    """A channel that is closed sends a message to the next one: there it would have been let through before, too."""
+    if not stricter.sends:
+        return
+    (chosen,) = [Channel(entry.inputs["channel"]) for entry in stricter.trace if entry.gate is Gate.SUPPRESSION]
+    alone = replace(law, scene=replace(law.scene, channels=(chosen,)))
+    assert evaluate(replace(asked, channels=(chosen,)), facts, alone, stricter.decided_at).sends
+
+
+@given(ITEMS, FACTS, RULES, MOMENTS)
+def test_a_scene_that_needs_opting_in_lets_no_more_through_on_any_channel(
+    asked: Item, facts: Facts, law: Rules, now: datetime
+) -> None:
+    stricter = evaluate(asked, facts, replace(law, scene=replace(law.scene, opt_in=True)), now)
+    lets_no_more_through_on_any_channel(stricter, asked, facts, law)
+
+
 @given(ITEMS, FACTS, RULES, MOMENTS, st.lists(SUPPRESSIONS, max_size=2))
-def test_a_further_suppression_never_lets_more_through(
+def test_a_further_suppression_lets_no_more_through_on_any_channel(
     asked: Item, facts: Facts, law: Rules, now: datetime, more: list[Suppression]
 ) -> None:
-    if evaluate(asked, replace(facts, suppressions=(*facts.suppressions, *more)), law, now).sends:
+    stricter = evaluate(asked, replace(facts, suppressions=(*facts.suppressions, *more)), law, now)
+    lets_no_more_through_on_any_channel(stricter, asked, facts, law)
+
+
+@given(ITEMS, FACTS, RULES, MOMENTS, st.lists(SUPPRESSIONS, max_size=2))
+def test_a_further_suppression_of_the_user_on_every_channel_never_lets_more_through(
+    asked: Item, facts: Facts, law: Rules, now: datetime, more: list[Suppression]
+) -> None:
+    everywhere = [replace(one, user_id="ann", address=None, channel=None) for one in more]
+    if evaluate(asked, replace(facts, suppressions=(*facts.suppressions, *everywhere)), law, now).sends:
         assert evaluate(asked, facts, law, now).sends
+
+
+@given(ITEMS, FACTS, RULES, MOMENTS)
+def test_of_the_channels_in_question_the_first_is_chosen_that_nobody_wants_silent(
+    asked: Item, facts: Facts, law: Rules, now: datetime
+) -> None:
+    entries = {entry.gate: entry for entry in evaluate(asked, facts, law, now).trace}
+    silence = entries.get(Gate.SUPPRESSION)
+    if silence is None:
+        return
+    order = [Channel(name) for name in entries[Gate.CHANNEL].inputs["order"].split(",")]
+    reachable = [channel for channel in order if channel in facts.person.addresses]
+    open_ways = [
+        channel
+        for channel in reachable
+        if find_suppression(
+            facts.suppressions,
+            user_id="ann",
+            address=Address(channel, facts.person.addresses[channel]),
+            category=law.scene.category,
+        )
+        is None
+        and wanted(facts, channel, law.scene)
+    ]
+    assert silence.inputs["channel"] == [*open_ways, reachable[0]][0]
+    assert (silence.outcome is GateOutcome.PASSED) is bool(open_ways)
+    refused = {name.removeprefix("refused_") for name in silence.inputs if name.startswith("refused_")}
+    if open_ways:
+        assert refused - {f"{name}_suppression_id" for name in refused} == set(
+            reachable[: reachable.index(open_ways[0])]
+        )
+
+
+def wanted(facts: Facts, channel: Channel, scene_rules: SceneRules) -> bool:
+    choice = find_preference(facts.preferences, channel=channel, category=scene_rules.category)
+    return not scene_rules.opt_in if choice is None else choice.opt_in
 
 
 @given(ITEMS, FACTS, RULES, MOMENTS, st.builds(Preference, st.sampled_from(Category), CHANNELS, st.just(value=False)))
-def test_opting_out_of_a_category_and_channel_never_lets_more_through(
+def test_opting_out_of_a_category_and_channel_lets_no_more_through_on_any_channel(
     asked: Item, facts: Facts, law: Rules, now: datetime, choice: Preference
 ) -> None:
     others = (one for one in facts.preferences if (one.category, one.channel) != (choice.category, choice.channel))
-    if evaluate(asked, replace(facts, preferences=(*others, choice)), law, now).sends:
-        assert evaluate(asked, facts, law, now).sends
+    stricter = evaluate(asked, replace(facts, preferences=(*others, choice)), law, now)
+    lets_no_more_through_on_any_channel(stricter, asked, facts, law)

@@ -249,6 +249,7 @@ def test_the_spread_spreads() -> None:
         (Person(time_zone="Asia/Nowhere"), "UTC", "default", "zone_unknown"),
         (Person(time_zone="../etc/passwd"), "UTC", "default", "zone_unknown"),
         (Person(time_zone="Asia"), "UTC", "default", "zone_unknown"),
+        (Person(time_zone="localtime"), "UTC", "default", "zone_unknown"),
         (Person(active_zone="Asia/Nowhere", active_at=NOW), "UTC", "default", "zone_unknown"),
     ],
 )
