@@ -18,6 +18,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     exit 1
 fi
 
+echo "Installing into .venv, which takes a minute or two the first time; later nothing, or what changed …"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 pip=(.venv/bin/python -m pip --disable-pip-version-check install --quiet)
 "${pip[@]}" --no-deps -r requirements/dev.txt

@@ -56,10 +56,17 @@ def test_a_database_that_is_not_there_is_told_with_what_to_do() -> None:
 
 
 def test_a_role_without_its_settings_says_which_one_is_missing() -> None:
-    failed = _run("serve", "intake", REACH_CONFIG_DIR=str(PACKAGED_CONFIG))
-    assert failed.returncode == 1
-    assert "set REACH_POLICY_TARGET" in failed.stderr
-    assert "Traceback" not in failed.stderr
+    environment: dict[str, str] = {}
+    for missing, given, value in (
+        ("REACH_GRPC_ADDRESS", "REACH_GRPC_ADDRESS", "127.0.0.1:0"),
+        ("REACH_API_KEYS_FILE", "REACH_SERVICE_KEY", "reach_key"),
+        ("REACH_POLICY_TARGET", "REACH_POLICY_TARGET", "127.0.0.1:1"),
+    ):
+        failed = _run("serve", "intake", REACH_CONFIG_DIR=str(PACKAGED_CONFIG), **environment)
+        assert failed.returncode == 1
+        assert f"set {missing}" in failed.stderr
+        assert "Traceback" not in failed.stderr
+        environment[given] = value
 
 
 def test_a_configuration_is_checked_before_it_is_used(tmp_path: Path) -> None:
@@ -103,3 +110,18 @@ def test_a_check_of_a_file_looks_at_what_lies_beside_it(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_is_a_wrong_use(tmp_path: Path) -> None:
     assert _run("policy", "check", tmp_path / "nowhere.yaml").returncode == 2
+    empty = _run("policy", "check", tmp_path)
+    assert empty.returncode == 2
+    assert f"there is no policies.yaml in {tmp_path}" in " ".join(empty.stderr.split())
+
+
+def test_faults_are_told_in_the_order_in_which_they_stand_in_the_file(tmp_path: Path) -> None:
+    broken = tmp_path / "policies.yaml"
+    broken.write_text(
+        "version: 3\npolicies: {default: {user_daily_cap: many}}\nscenes:\n  a: {policy: nowhere}\n"
+        "  b: {category: none}\nchannels: {email: {burst: -1}}\ndefault_time_zone: Nowhere\n"
+    )
+    failed = _run("policy", "check", broken)
+    lines = [int(line.split(":")[1]) for line in failed.stderr.splitlines() if line.startswith(f"{broken}:")]
+    assert len(lines) > 2
+    assert lines == sorted(lines)

@@ -143,6 +143,21 @@ def test_what_is_up_can_be_used_at_once_and_is_kept_between_runs(data: Path) -> 
         assert f"held by process {up.process.pid}" in second.stderr
         assert "What to do" in second.stderr
 
+        # A configuration with a fault is refused, and seen to be.
+        policies = data / "config" / "policies.yaml"
+        good = policies.read_text()
+        policies.write_text(good.replace("user_daily_cap: 3", "user_daily_cap: many"))
+        assert f"{policies}:" in up.wait_for("configuration refused")
+        refused = _reach(data, "status")
+        while refused.returncode == 0:  # each service looks by itself, within 2 s
+            refused = _reach(data, "status")
+        assert f"{policies}:" in refused.stderr
+        assert refused.stdout.count("SERVING") == 5
+        policies.write_text(good)
+        up.wait_for("configuration in force")
+        while _reach(data, "status").returncode:
+            pass
+
         # A role that dies is told and started again.
         (dispatcher,) = [process for process in _processes(data) if "dispatcher" in process.cmdline()]
         dispatcher.kill()

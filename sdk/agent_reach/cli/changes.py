@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from rich.console import Console
-from rich.table import Table
 
 from agent_reach.v1 import message_pb2, policy_admin_pb2
 
 from . import words
+from .grid import print_grid
 
 _DONE = {
     message_pb2.ACTION_SEND_NOW: "sent",
@@ -76,30 +76,29 @@ class Changes:
         )
         if not self._sums:
             return
-        table = _table("gate", "was", "would be")
-        table.add_column("messages", justify="right")
-        for (gate, was, would_be), count in sorted(self._sums.items(), key=lambda entry: (-entry[1], entry[0])):
-            table.add_row(gate, was, f"→ {would_be}", f"{count:,}")
+        ordered = sorted(self._sums.items(), key=lambda entry: (-entry[1], entry[0]))
+        sums = [(gate, was, f"→ {would_be}", f"{count:,}") for (gate, was, would_be), count in ordered]
         console.print()
-        console.print(table)
+        print_grid(console, ("gate", "was", "would be", "messages"), sums, right=("messages",))
         if self._first:
             console.print()
             self.print_rows(console)
 
     def print_rows(self, console: Console) -> None:
         """Prints the first changes."""
-        table = _table("judged", "intent", "user", "scene", "gate", "was", "would be")
-        for change in self._first:
-            table.add_row(
-                words.moment(change.decided_at),
+        rows = [
+            (
                 f"{change.intent_id} (hop {change.hop})" if change.hop else change.intent_id,
-                words.printable(change.user_id),
-                words.printable(change.scene),
+                words.moment(change.decided_at),
+                change.user_id,
+                change.scene,
                 words.words(message_pb2.Gate.Name(change.gate), "GATE_"),
                 _told(change.actual),
                 f"→ {_told(change.other)}",
             )
-        console.print(table)
+            for change in self._first
+        ]
+        print_grid(console, ("intent", "judged", "user", "scene", "gate", "was", "would be"), rows)
 
 
 def _kind(decision: message_pb2.Decision) -> str:
@@ -126,10 +125,3 @@ def _values(decision: message_pb2.Decision) -> tuple[str, ...]:
         words.iso(decision.until),
         decision.policy_version,
     )
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

@@ -15,6 +15,7 @@ from agent_reach.client.sync import Reach
 
 from .endpoints import DATA_DIRECTORY, Endpoints
 from .failures import CommandError
+from .naming import options_named
 
 
 def connects(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +34,7 @@ def _connected(function: Callable[..., Any], *, operator: bool) -> Callable[...,
     @data_option
     @functools.wraps(function)
     def command(target: str | None, api_key: str | None, data: Path, **arguments: Any) -> Any:
-        with connect(target, api_key, data, operator=operator) as reach:
+        with options_named(), connect(target, api_key, data, operator=operator) as reach:
             return function(reach, **arguments)
 
     return command
@@ -47,7 +48,7 @@ def operates(function: Callable[..., Any]) -> Callable[..., Any]:
     @data_option
     @functools.wraps(function)
     def command(target: str | None, api_key: str | None, data: Path, **arguments: Any) -> Any:
-        with operator_of_policy(target, api_key, data) as operator:
+        with options_named(), operator_of_policy(target, api_key, data) as operator:
             return function(operator, **arguments)
 
     return command

@@ -58,6 +58,11 @@ SENTENCES: Mapping[str, str] = MappingProxyType(
         "tenant_daily_quota": "all messages that may leave today have left",
         "within_quota": "the channel has quota left today",
         "no_quota": "the channel has no quota",
+        # What is no gate's word: it comes after the decision, right before a message leaves.
+        "duplicate_content": "the same text left for the user on this channel not long before",
+        "cancelled": "somebody withdrew it",
+        "expired": "its time had run out",
+        "empty": "nothing was left to be gathered: all of it was withdrawn, or had expired",
         "channel_quota_spent": "the channel's quota of the day is spent",
     }
 )

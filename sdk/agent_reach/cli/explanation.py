@@ -10,7 +10,16 @@ from rich.text import Text
 from agent_reach.v1 import message_pb2, reach_pb2, timeline_pb2
 
 from . import words
-from .decisions import VERSION_DIGITS, decision_lines
+from .decisions import VERSION_DIGITS, decision_lines, reason
+
+_DONE = (message_pb2.STATE_SENDING, message_pb2.STATE_SENT, message_pb2.STATE_DELIVERED)
+_WITHHELD = (message_pb2.STATE_SUPPRESSED, message_pb2.STATE_EXPIRED)
+# Receipts by which a provider says that somebody must not be written to any more.
+_SILENCES = {
+    timeline_pb2.RECEIPT_KIND_COMPLAINED: "is suppressed by it",
+    timeline_pb2.RECEIPT_KIND_UNSUBSCRIBED: "is suppressed by it",
+    timeline_pb2.RECEIPT_KIND_BOUNCED: "is suppressed by it, unless it bounced for now only",
+}
 
 
 def print_explanation(console: Console, explanation: reach_pb2.ExplainIntentResponse) -> None:
@@ -77,16 +86,24 @@ def _task(task: timeline_pb2.Task) -> Iterator[Text]:
         yield _fact("due", words.moment(task.due_at))
     if task.HasField("expires_at"):
         yield _fact("expires", words.moment(task.expires_at))
-    if task.idempotency_key:
-        yield _fact("sent as", task.idempotency_key)
+    left = bool(task.attempts) or task.state in _DONE
+    if task.idempotency_key and task.state not in _WITHHELD:
+        yield _fact("sent as" if left else "leaves as", task.idempotency_key)
     for decision in task.decisions:
         yield from decision_lines(decision)
+    if task.state in _WITHHELD and not (task.decisions and task.decisions[-1].action == message_pb2.ACTION_DROP):
+        # Decided to be sent, or to wait, and overtaken: by what was seen right before it would have left.
+        yield Text.assemble(("  Withheld ", "bold yellow"), f"after that: {reason(task.reason)}")
+    if task.HasField("same_text"):
+        yield _fact(
+            "same text", f"as intent {task.same_text.intent_id}, which left {words.moment(task.same_text.left_at)}"
+        )
     if task.body or task.subject:
         yield Text(f"  Text ({task.template} {task.template_version[:VERSION_DIGITS]})", "bold")
         if task.subject:
             yield Text(f"    Subject: {words.printable(task.subject)}")
         for line in task.body.splitlines():
-            yield Text(f"    │ {words.printable(line)}")
+            yield Text(f"    │ {words.printable(line)}".rstrip())
     if task.attempts:
         yield Text("  Attempts", "bold")
         for attempt in task.attempts:
@@ -95,6 +112,10 @@ def _task(task: timeline_pb2.Task) -> Iterator[Text]:
         yield Text("  Receipts", "bold")
         for receipt in task.receipts:
             yield Text(_receipt(receipt))
+            if receipt.kind in _SILENCES and task.address:
+                address = f"{words.channel(task.channel)}:{task.address}"
+                told = f"{address} {_SILENCES[receipt.kind]}: reach suppressions list --address {address}"
+                yield Text(f"       {words.printable(told)}")
 
 
 def _attempt(attempt: timeline_pb2.Attempt) -> str:
@@ -108,12 +129,12 @@ def _attempt(attempt: timeline_pb2.Attempt) -> str:
 
 def _receipt(receipt: timeline_pb2.AppliedReceipt) -> str:
     kind = words.words(timeline_pb2.ReceiptKind.Name(receipt.kind), "RECEIPT_KIND_")
-    effect = "moved the state" if receipt.changed_state else "kept, changed nothing"
+    effect = "moved the state" if receipt.changed_state else "kept, the state stays"
     return f"    {words.moment(receipt.applied_at)}  {kind} (at {words.moment(receipt.occurred_at)}): {effect}"
 
 
 def _fact(name: str, value: str) -> Text:
-    return Text.assemble((f"  {name:<10}", "dim"), words.printable(value))
+    return Text.assemble((f"  {name:<11}", "dim"), words.printable(value))
 
 
 def _state(number: message_pb2.State.ValueType, reason: str) -> Text:

@@ -21,7 +21,7 @@ _ADVICE = {
     grpc.StatusCode.UNAVAILABLE: "check that it runs (`reach status`) and that --target is right, then try again",
     grpc.StatusCode.DEADLINE_EXCEEDED: "try again; repeating is safe",
 }
-_OTHERWISE = "look for the error id in the log of the service"
+_OTHERWISE = "look into the log of the service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class CommandError(Exception):
 def describe(error: Exception) -> Failure | None:
     """Returns what to tell about an error; None for one that nobody expected."""
     if isinstance(error, ReachError):
-        return Failure(_part(error), error.message, _ADVICE.get(error.code, _OTHERWISE))
+        return Failure(_part(error), error.message, _advice(error))
     part, advice = getattr(error, "part", None), getattr(error, "advice", None)
     if isinstance(part, str) and isinstance(advice, str):
         return Failure(part, str(error).removeprefix(f"{part}: "), advice)
@@ -62,6 +62,12 @@ def show(failure: Failure) -> None:
     console = Console(stderr=True, highlight=False)
     console.print(Text.assemble((f"{failure.part}: ", "bold red"), failure.why), soft_wrap=True)
     console.print(Text.assemble(("What to do: ", "bold"), failure.advice), soft_wrap=True)
+
+
+def _advice(error: ReachError) -> str:
+    if error_id := error.metadata.get("error_id"):
+        return f"look for error {error_id} in the log of the service"
+    return _ADVICE.get(error.code, _OTHERWISE)
 
 
 def _part(error: ReachError) -> str:

@@ -43,6 +43,7 @@ class Importer(Generic[MessageT]):
     Attributes:
         columns: the columns of its files.
         ignored: columns that an export writes and that mean nothing here.
+        verbatim: columns of which blanks at the ends are a part.
         build: makes the message of a row; None leaves the row out. Raises InvalidArgumentError.
         key: whose record it is, where a later one replaces an earlier one: never are both under way together. Empty
             where their order does not matter.
@@ -53,6 +54,7 @@ class Importer(Generic[MessageT]):
 
     columns: Sequence[str]
     ignored: Sequence[str]
+    verbatim: Sequence[str]
     build: Callable[[Mapping[str, str]], MessageT | None]
     key: Callable[[MessageT], str]
     send: Callable[[Sequence[MessageT]], int]
@@ -116,7 +118,8 @@ def import_file(
         path: the file; `-` is standard input.
         kind: its format; by its name when None.
         from_line: the first line that counts.
-        rejects: where refused rows go, with their line and the reason; None shows the first few only.
+        rejects: where refused rows go, with their line, the reason, and what stands there where no values could be
+            read; None shows the first few only.
 
     Returns:
         What became of the rows.
@@ -133,7 +136,9 @@ def import_file(
             else None
         )
         refusals = _Refusals(writer)
-        rows = stack.enter_context(closing(read_rows(file, kind, importer.columns, importer.ignored)))
+        rows = stack.enter_context(
+            closing(read_rows(file, kind, importer.columns, importer.ignored, importer.verbatim))
+        )
         wanted = (row for row in rows if row.line >= from_line)
         tally = Tally()
         broken: CommandError | None = None
@@ -274,7 +279,7 @@ class _Refusals:
         if self._count <= _SHOWN_REFUSALS:
             self._console.print(Text(f"line {row.line}: {words.printable(reason)}", "yellow"), soft_wrap=True)
         if self._writer is not None:
-            self._writer.write({**row.values, "line": str(row.line), "reason": reason})
+            self._writer.write({**row.values, "line": str(row.line), "reason": reason, "raw": row.raw})
 
     def tell_rest(self, rejects: str | None) -> None:
         """Says how many were not shown, and where all are."""

@@ -36,9 +36,9 @@ from .explanation import print_explanation
 @click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, larger first.")
 @click.option("--expires-in", type=words.Duration(), help="How long the message is good for: 90s, 10m, 2h, 1d.")
 @click.option("--channel", "channels", multiple=True, help="A wish for a channel; the best first.")
-@click.option("--send-at", type=words.Moment(), help="Not before: 2026-03-08T08:00, in UTC unless it says.")
+@click.option("--send-at", type=words.Moment(), help="Not before: 2030-03-08T08:00, in UTC unless it says.")
 @click.option(
-    "--send-at-local", help="Not before, by the recipient's clock: '08:00', 'monday 09:00', '2026-03-08 08:00'."
+    "--send-at-local", help="Not before, by the recipient's clock: '08:00', 'monday 09:00', '2030-03-08 08:00'."
 )
 @words.as_json
 @connects
@@ -147,8 +147,10 @@ def list_(
     if as_json:
         for intent in intents:
             click.echo(words.json_text(intent, indent=None))
-    else:
+    elif intents:
         _print(Console(), intents)
+    else:
+        click.echo("no such intents", err=True)
 
 
 @click.command()

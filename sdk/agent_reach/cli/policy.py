@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from agent_reach.client.operator import PolicyOperator
@@ -22,6 +21,7 @@ from .changes import Changes
 from .connection import operates
 from .decisions import VERSION_DIGITS, print_decision
 from .failures import CommandError
+from .grid import print_grid
 from .tables import write_rows
 
 _MAX_FILE_BYTES = 1024 * 1024
@@ -42,21 +42,25 @@ def show(operator: PolicyOperator, as_json: bool) -> None:  # noqa: FBT001 - cli
         for process in processes:
             click.echo(words.json_text(process, indent=None))
         return
-    table = _table("process", "role", "version", "revision", "loaded", "fault")
-    for process in processes:
-        table.add_row(
+    rows = [
+        (
             process.process,
             process.role,
             process.policy_version[:VERSION_DIGITS],
             str(process.revision),
             words.moment(process.loaded_at),
-            Text(words.printable(process.error), "bold red"),
         )
-    console = Console()
-    console.print(table)
-    versions = {process.policy_version for process in processes}
-    if len(versions) > 1:
-        console.print(f"{len(versions)} versions are in force at once.", style="yellow", highlight=False)
+        for process in processes
+    ]
+    console = Console(highlight=False)
+    print_grid(console, ("process", "role", "hash", "version", "loaded"), rows)
+    for process in processes:
+        if process.error:
+            fault = f"{process.process}: the files as they are now are refused: {words.printable(process.error)}"
+            console.print(Text(fault, "bold red"), soft_wrap=True)
+    hashes = {process.policy_version for process in processes}
+    if len(hashes) > 1:
+        console.print(f"{len(hashes)} policies are in force at once.", style="yellow")
 
 
 @policy.command()
@@ -67,11 +71,11 @@ def show(operator: PolicyOperator, as_json: bool) -> None:  # noqa: FBT001 - cli
 @click.option("--channel", "channels", multiple=True, help="A wish for a channel; the best first.")
 @click.option("--at", type=words.Moment(), help="When it would be judged: 2026-03-08T23:30, in UTC unless it says.")
 @click.option("--expires-at", type=words.Moment(), help="When it would be worthless; by default the scene's.")
-@click.option("--send-at", type=words.Moment(), help="Not before: 2026-03-08T08:00, in UTC unless it says.")
+@click.option("--send-at", type=words.Moment(), help="Not before: 2030-03-08T08:00, in UTC unless it says.")
 @click.option(
     "--send-at-local",
     default="",
-    help="Not before, by the recipient's clock: '08:00', 'monday 09:00', '2026-03-08 08:00'.",
+    help="Not before, by the recipient's clock: '08:00', 'monday 09:00', '2030-03-08 08:00'.",
 )
 @words.as_json
 @operates
@@ -180,7 +184,10 @@ def counters(
     reason: str,
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
-    """Shows which messages count on the caps of users, or has them count no more."""
+    """Shows which messages count on the caps of users, or has them count no more.
+
+    A bare address is a user of its own: email:ada@example.com.
+    """
     if clear != bool(reason):
         raise click.UsageError("--clear and --reason go together")
     if clear:
@@ -209,27 +216,21 @@ def _read(file: Path) -> bytes:
 def _print_counted(
     console: Console, users: Iterable[str], messages: Sequence[policy_admin_pb2.CountedMessage]
 ) -> None:
-    table = _table("user", "counts on", "since", "channel", "category", "message", "")
-    for message in messages:
-        table.add_row(
-            words.printable(message.user_id),
+    rows = [
+        (
+            f"{message.intent_id} (hop {message.hop})" if message.hop else message.intent_id,
+            message.user_id,
             message.cap_date,
             words.moment(message.counted_at),
             words.channel(message.channel),
             words.words(message_pb2.Category.Name(message.category), "CATEGORY_"),
-            f"{message.intent_id} (hop {message.hop})" if message.hop else message.intent_id,
             "reserved, has not left yet" if message.pending else "",
         )
-    if messages:
-        console.print(table)
+        for message in messages
+    ]
+    if rows:
+        print_grid(console, ("intent", "user", "counts on", "since", "channel", "category", "note"), rows)
     counted = {message.user_id for message in messages}
     for user in users:
         if user not in counted:
             console.print(f"Nothing counts on the caps of {words.printable(user)}.", highlight=False, markup=False)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

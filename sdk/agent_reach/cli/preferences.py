@@ -20,7 +20,7 @@ _CHOICES = {"opt-in": True, "opt-out": False, "none": None}
 _SHOWN = {
     preference_pb2.CHOICE_OPT_IN: ("opted in", "green"),
     preference_pb2.CHOICE_OPT_OUT: ("opted out", "yellow"),
-    preference_pb2.CHOICE_UNSPECIFIED: ("no choice", "dim"),
+    preference_pb2.CHOICE_NONE: ("no choice", "dim"),
 }
 
 

@@ -12,7 +12,7 @@ from agent_reach.client import people, requests
 from agent_reach.client.sync import Reach
 from agent_reach.v1 import message_pb2, profile_pb2
 
-from . import words
+from . import outfile, words
 from .connection import connects_as_operator
 from .failures import CommandError
 from .imports import SOME_REFUSED, Importer, import_file
@@ -70,9 +70,11 @@ def import_(reach: Reach, path: str, kind: str | None, from_line: int, rejects: 
 @profiles.command()
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @_format
+@outfile.force_option
 @connects_as_operator
-def export(reach: Reach, path: str, kind: str | None) -> None:
+def export(reach: Reach, path: str, kind: str | None, force: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Writes all profiles to a file that `import` reads, by user."""
+    outfile.check_free(path, force=force)
     count = 0
     with write_rows(path, format_of(path, kind), _COLUMNS) as writer:
         for profile in reach.list_profiles():
@@ -89,6 +91,7 @@ def _importer(reach: Reach) -> Importer[profile_pb2.Profile]:
     return Importer(
         columns=_COLUMNS,
         ignored=(),
+        verbatim=("user_id",),
         build=_build,
         key=lambda profile: profile.user_id,
         send=send,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,12 +16,14 @@ from . import words
 from .failures import CommandError
 
 if TYPE_CHECKING:
-    from agent_reach.retry import Attempt, Operations
+    from agent_reach.retry import Attempt, Operations, Page, Task
 
 _STATES = ("WAITING", "RUNNING", "SUCCEEDED", "EXHAUSTED", "GIVEN_UP", "UNREADABLE", "EXPIRED", "CANCELLED")
 _ENDED = click.Choice(_STATES[2:], case_sensitive=False)
 _COLOURS = {"SUCCEEDED": "green", "RUNNING": "cyan", "EXHAUSTED": "red", "GIVEN_UP": "red", "UNREADABLE": "red"}
 _MAX_ERROR_SHOWN = 120
+_SHOWN = 50
+_PAGE = 1000
 
 
 @click.group()
@@ -34,13 +37,13 @@ def retry(ctx: click.Context, dsn: str | None, schema: str) -> None:
 
 @retry.command()
 @click.option("--print", "only_print", is_flag=True, help="Print the SQL instead of running it.")
-@click.option("--after", default=0, help="With --print: the version that is installed already.")
+@click.option("--after", type=int, help="With --print: the version that is installed already.")
 @click.option("--grant-to", help="A role that registers tasks and does them: it gets the rights for that.")
 @click.pass_context
 def install(
     ctx: click.Context,
     only_print: bool,  # noqa: FBT001 - click gives it by name
-    after: int,
+    after: int | None,
     grant_to: str | None,
 ) -> None:
     """Creates or upgrades the library's tables."""
@@ -49,8 +52,10 @@ def install(
     from agent_reach.retry import install_sql  # noqa: PLC0415 - an extra that need not be there
 
     if only_print:
-        click.echo(_guarded(lambda: install_sql(ctx.obj[1], after, grant_to=grant_to)), nl=False)
+        click.echo(_guarded(lambda: install_sql(ctx.obj[1], after or 0, grant_to=grant_to)), nl=False)
         return
+    if after is not None:
+        raise click.UsageError("--after goes with --print: an installation finds out by itself what is there")
     versions = _guarded(lambda: install_tables(_dsn(ctx), ctx.obj[1], grant_to=grant_to))
     done = [f"installed version {', '.join(map(str, versions))}"] if versions else []
     done += [f"granted to {grant_to}"] if grant_to is not None else []
@@ -63,7 +68,7 @@ def install(
 @click.option("--older-than", type=words.Duration(), help="Only tasks registered longer ago, for example 2h.")
 @click.option("--newer-than", type=words.Duration(), help="Only tasks registered less long ago.")
 @click.option("--error", help="Only tasks whose last error holds this text, in upper or lower case.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.  [default: 50; with --json all]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.pass_context
 def list_tasks(
@@ -73,43 +78,37 @@ def list_tasks(
     older_than: timedelta | None,
     newer_than: timedelta | None,
     error: str | None,
-    limit: int,
+    limit: int | None,
     as_json: bool,  # noqa: FBT001 - click gives it by name
 ) -> None:
     """Lists tasks, the newest first."""
     operations = _operations(ctx)
     from agent_reach.retry import State  # noqa: PLC0415 - an extra that need not be there
 
-    page = _guarded(
-        lambda: operations.find(
-            code=code,
-            state=State(state.upper()) if state else None,
-            older_than=older_than,
-            newer_than=newer_than,
-            error=error,
-            limit=limit,
-        )
+    limit = _SHOWN if limit is None and not as_json else limit
+    pages = _pages(
+        operations,
+        limit,
+        code=code,
+        state=State(state.upper()) if state else None,
+        older_than=older_than,
+        newer_than=newer_than,
+        error=error,
     )
-    if as_json:
-        for task in page.tasks:
-            click.echo(_json(task))
-        return
-    if not page.tasks:
+    rows: list[tuple[str, ...]] = []
+    more = False
+    for page in pages:
+        more = page.next is not None
+        if as_json:
+            for task in page.tasks:
+                click.echo(_json(task))
+        else:
+            rows += map(_row, page.tasks)
+    if rows:
+        _print_table(("id", "code", "state", "attempts", "planned (UTC)", "last error"), rows)
+    elif not as_json:
         click.echo("no such tasks", err=True)
-        return
-    rows = [
-        (
-            str(task.id),
-            task.code,
-            task.state.value,
-            f"{task.attempts}/{task.max_attempts}",
-            f"{task.run_at.astimezone(UTC):%m-%d %H:%M:%S}",
-            _shortened(task.last_error or ""),
-        )
-        for task in page.tasks
-    ]
-    _print_table(("id", "code", "state", "attempts", "planned (UTC)", "last error"), rows)
-    if page.next is not None:
+    if more:
         click.echo(f"There are more than {limit}: narrow it down, or raise --limit.", err=True)
 
 
@@ -199,7 +198,9 @@ def _need_library() -> None:
         import agent_reach.retry  # noqa: F401, PLC0415 - an extra that need not be there
     except ImportError as error:
         raise CommandError(
-            "retry", f"the library is not installed ({error.name} is missing)", "pip install 'agent-reach[cli,retry]'"
+            "retry",
+            f"the library is not installed ({error.name} is missing)",
+            "pip install '/path/to/agent-reach/sdk[cli,retry]'",
         ) from error
 
 
@@ -207,7 +208,30 @@ def _operations(ctx: click.Context) -> Operations:
     _need_library()
     from agent_reach.retry import Operations  # noqa: PLC0415 - an extra that need not be there
 
-    return Operations(_dsn(ctx), ctx.obj[1])
+    made: Operations = _guarded(lambda: Operations(_dsn(ctx), ctx.obj[1]))
+    return made
+
+
+def _pages(operations: Operations, limit: int | None, **conditions: Any) -> Iterator[Page]:
+    """Reads tasks page by page, so many of them at most."""
+    left, after = limit, None
+    while True:
+        page: Page = _guarded(partial(operations.find, **conditions, after=after, limit=left or _PAGE))
+        yield page
+        left, after = None if left is None else left - len(page.tasks), page.next
+        if after is None or left == 0:
+            return
+
+
+def _row(task: Task) -> tuple[str, ...]:
+    return (
+        str(task.id),
+        task.code,
+        task.state.value,
+        f"{task.attempts}/{task.max_attempts}",
+        f"{task.run_at.astimezone(UTC):%m-%d %H:%M:%S}",
+        _shortened(task.last_error or ""),
+    )
 
 
 def _dsn(ctx: click.Context) -> str:
@@ -241,13 +265,12 @@ def _guarded(act: Any) -> Any:
         raise CommandError(
             "PostgreSQL", "it does not answer, or refuses the login", "check --dsn and that it runs, then try again"
         ) from error
-    except psycopg.ProgrammingError as error:
-        if error.sqlstate is not None:
-            raise
-        # What it says repeats the connection string, which may hold a password.
+    except psycopg.Error as error:
         raise CommandError(
-            "retry", "the connection string cannot be read", "give --dsn like postgresql://user@host/database"
-        ) from None
+            "PostgreSQL",
+            str(error.diag.message_primary or type(error).__name__),
+            "correct what is named and try again",
+        ) from error
     except ValueError as error:
         raise CommandError("retry", str(error), "correct what is named and try again") from error
 

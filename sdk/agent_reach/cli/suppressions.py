@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -14,7 +15,7 @@ from agent_reach.client import people
 from agent_reach.client.sync import Reach
 from agent_reach.v1 import message_pb2, suppression_pb2
 
-from . import words
+from . import outfile, words
 from .connection import connects_as_operator
 from .imports import SOME_REFUSED, Importer, import_file
 from .tables import FORMATS, format_of, write_rows
@@ -23,6 +24,7 @@ SOURCES = ("unsubscribe", "complaint", "bounce", "operator", "import")
 _COLUMNS = ("user_id", "address", "channel", "category", "source", "note")
 _AUDIT = ("suppression_id", "created_by", "created_at", "lifted_by", "lifted_at")
 _MAX_IDS = 1_000
+_CATEGORIES = tuple(words.words(name, "CATEGORY_") for name, number in message_pb2.Category.items() if number)
 
 _user = click.option("--user", default="", help="The user.")
 _address = click.option("--address", default="", help="An address: ada@example.com, +4179…, or CHANNEL:VALUE.")
@@ -86,8 +88,8 @@ def list_(
     if as_json:
         for suppression in found:
             click.echo(words.json_text(suppression, indent=None))
-    else:
-        _print(found)
+    elif not _print(found):
+        click.echo("no such suppressions", err=True)
 
 
 @suppressions.command()
@@ -98,15 +100,23 @@ def list_(
 @words.as_json
 @connects_as_operator
 def check(reach: Reach, user: str, address: str, channel: str, category: str, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Says whether a message would be withheld, and by what: a suppression or a preference."""
-    query = people.suppression_query(user_id=user, address=address, channel=channel, category=category)
-    (answer,) = reach.check_suppressions([query])
+    """Says whether a suppression or an opt-out would withhold a message, and which; by category where none is named.
+
+    Whether the scene needs an opting in, and all other gates: `reach policy ask`.
+    """
+    categories = [category] if category else list(_CATEGORIES)
+    answers = reach.check_suppressions(
+        people.suppression_query(user_id=user, address=address, channel=channel, category=each) for each in categories
+    )
     if as_json:
-        click.echo(words.json_text(answer))
+        for each, answer in zip(categories, answers, strict=True):
+            click.echo(json.dumps({"category": each, **json.loads(words.json_text(answer))}, ensure_ascii=False))
         return
-    click.echo(f"withheld: {answer.reason}" if answer.reason else "nothing withholds it")
-    if answer.HasField("suppression"):
-        _print([answer.suppression])
+    for each, answer in zip(categories, answers, strict=True):
+        told = f"withheld: {answer.reason}" if answer.reason else "no suppression or opt-out withholds it"
+        click.echo(told if category else f"{each:<13}{told}")
+        if answer.HasField("suppression"):
+            _print([answer.suppression])
 
 
 @suppressions.command()
@@ -146,6 +156,7 @@ def import_(reach: Reach, path: str, kind: str | None, source: str, from_line: i
 @_format
 @_of_source
 @_include_lifted
+@outfile.force_option
 @connects_as_operator
 def export(
     reach: Reach,
@@ -153,8 +164,10 @@ def export(
     kind: str | None,
     source: str,
     include_lifted: bool,  # noqa: FBT001 - click passes options by name
+    force: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
     """Writes all suppressions to a file that `import` reads; newest first."""
+    outfile.check_free(path, force=force)
     count = 0
     with write_rows(path, format_of(path, kind), (*_COLUMNS, *_AUDIT)) as writer:
         for suppression in reach.list_suppressions(source=source, include_lifted=include_lifted, page_size=1_000):
@@ -185,6 +198,7 @@ def _importer(reach: Reach, source: str) -> Importer[suppression_pb2.Suppression
     return Importer(
         columns=(*_COLUMNS, "lifted_at"),
         ignored=_AUDIT,
+        verbatim=("user_id", "note"),
         build=build,
         key=lambda _: "",
         send=lambda batch: reach.suppress_many(batch).in_flight,
@@ -209,9 +223,11 @@ def _values(suppression: suppression_pb2.Suppression) -> dict[str, str]:
     }
 
 
-def _print(found: Iterable[suppression_pb2.Suppression]) -> None:
-    console = Console(highlight=False)
+def _print(found: Iterable[suppression_pb2.Suppression]) -> int:
+    """Prints suppressions; returns how many."""
+    console, count = Console(highlight=False), 0
     for suppression in found:
+        count += 1
         limits = [words.channel(suppression.channel), _category_name(suppression)]
         line = Text.assemble(
             f"{suppression.suppression_id}  ",
@@ -226,6 +242,7 @@ def _print(found: Iterable[suppression_pb2.Suppression]) -> None:
                 f"  lifted {words.moment(suppression.lifted_at)} by {words.printable(suppression.lifted_by)}", "yellow"
             )
         console.print(line, soft_wrap=True)
+    return count
 
 
 def _category_name(suppression: suppression_pb2.Suppression) -> str:

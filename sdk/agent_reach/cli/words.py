@@ -104,7 +104,10 @@ class Duration(click.ParamType[timedelta]):
         found = _DURATION.fullmatch(str(value).strip())
         if found is None:
             self.fail(f"{value!r} is no duration; write for example 90s, 10m, 2h or 1d", param, ctx)
-        return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+        try:
+            return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+        except OverflowError:
+            self.fail(f"{value!r} is longer than any duration", param, ctx)
 
 
 class Moment(click.ParamType[datetime]):

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 import grpc
+from google.protobuf.message import Message
 
 from agent_reach.v1 import (
     preference_pb2,
@@ -291,7 +292,7 @@ class AsyncReach:
             async for event in call:
                 yield event
         except grpc.aio.AioRpcError as error:
-            raise from_call(error) from error
+            raise from_call(error, request) from error
         finally:
             call.cancel()
 
@@ -307,13 +308,13 @@ class AsyncReach:
             )
         return self._channels[target]
 
-    async def _call(self, method: Callable[..., Any], request: object) -> Any:
+    async def _call(self, method: Callable[..., Any], request: Message) -> Any:
         attempts = Attempts(self._settings.deadline_seconds)
         while True:
             try:
                 return await method(request, timeout=attempts.begin(), metadata=self._settings.metadata)
             except grpc.aio.AioRpcError as error:
-                delay = attempts.delay_after(from_call(error))
+                delay = attempts.delay_after(from_call(error, request))
             await asyncio.sleep(delay)
 
     async def _pages(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:

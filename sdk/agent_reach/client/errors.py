@@ -168,9 +168,34 @@ def from_status(status: status_pb2.Status) -> ReachError:
     )
 
 
-def from_call(error: FailedCall) -> ReachError:
-    """Turns a failed call into the error of its code; one without details keeps its words."""
+# Which setting says where a service is, by the contract's file; all others are served where intake is.
+_TARGETS: Mapping[str, str] = {
+    **dict.fromkeys(("profile", "preference", "suppression", "policy_admin"), "policy_target"),
+    "sandbox": "sandbox_target",
+}
+
+
+def from_call(error: FailedCall, request: Message | None = None) -> ReachError:
+    """Turns a failed call into the error of its code; one without details keeps its words.
+
+    Args:
+        error: the call.
+        request: what was asked. With it, a server that does not know the question is told by the setting to mend.
+    """
+    if request is not None and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return _wrong_server(request)
     status = rpc_status.from_call(error)
     if status is None:
         status = status_pb2.Status(code=error.code().value[0], message=error.details() or error.code().name)
     return from_status(status)
+
+
+def _wrong_server(request: Message) -> InvalidArgumentError:
+    """Returns the error of a question to a server that answers other ones: it is the address that is wrong."""
+    room = request.DESCRIPTOR.file.name.rpartition("/")[2].removesuffix(".proto")
+    setting = _TARGETS.get(room, "target")
+    asked = request.DESCRIPTOR.name.removesuffix("Request")
+    description = f"no service there answers {asked}; pass {setting} or set REACH_{setting.upper()}"
+    return InvalidArgumentError(
+        f"{setting}: {description}", reason="FIELD_INVALID", violations=[Violation(setting, description)]
+    )

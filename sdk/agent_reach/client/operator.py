@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from agent_reach.v1 import message_pb2, policy_admin_pb2, policy_admin_pb2_grpc
 
@@ -123,7 +124,7 @@ class PolicyOperator:
         try:
             yield from call
         except grpc.RpcError as error:
-            raise _translated(error) from error
+            raise _translated(error, request) from error
         finally:
             call.cancel()
 
@@ -142,7 +143,7 @@ class PolicyOperator:
             request.page_token = page.next_page_token
 
     def counters(self, user_ids: Iterable[str]) -> Sequence[policy_admin_pb2.CountedMessage]:
-        """Returns what counts on the caps of up to 100 users."""
+        """Returns what counts on the caps of up to 100 users; a bare address is one, as ``email:ada@example.com``."""
         names = requests.named_list(user_ids, "user_ids")
         request = requests.build(policy_admin_pb2.GetCountersRequest, user_ids=names)
         return self._call(self._stub.GetCounters, request).messages
@@ -156,17 +157,17 @@ class PolicyOperator:
         request = requests.build(policy_admin_pb2.ClearCountersRequest, user_id=user_id, reason=reason)
         return self._call(self._stub.ClearCounters, request).cleared
 
-    def _call(self, method: Callable[..., ResponseT], request: Any) -> ResponseT:
+    def _call(self, method: Callable[..., ResponseT], request: Message) -> ResponseT:
         attempts = Attempts(self._settings.deadline_seconds)
         while True:
             try:
                 return method(request, timeout=attempts.begin(), metadata=self._settings.metadata)
             except grpc.RpcError as error:
-                delay = attempts.delay_after(_translated(error))
+                delay = attempts.delay_after(_translated(error, request))
             time.sleep(delay)
 
 
-def _translated(error: grpc.RpcError) -> ReachError:
+def _translated(error: grpc.RpcError, request: Message) -> ReachError:
     # Every error that a call of the sync API raises is the call itself; the base class does not say so.
     assert isinstance(error, FailedCall)
-    return from_call(error)
+    return from_call(error, request)

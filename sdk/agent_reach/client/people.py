@@ -12,7 +12,7 @@ from . import requests
 from .requests import build
 
 _CHOICES: Mapping[bool | None, preference_pb2.Choice.ValueType] = {
-    None: preference_pb2.CHOICE_UNSPECIFIED,
+    None: preference_pb2.CHOICE_NONE,
     True: preference_pb2.CHOICE_OPT_IN,
     False: preference_pb2.CHOICE_OPT_OUT,
 }

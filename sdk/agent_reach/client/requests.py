@@ -33,7 +33,7 @@ class IntentFields(TypedDict, total=False):
         channels: wishes for channels, best first, for example ``["email", "sms"]``.
         send_at: the earliest moment at which it may leave, or how long from now; every gate is judged then.
         send_at_local: that moment by the recipient's own clock, ``"08:00"``, ``"monday 09:00"`` or
-            ``"2026-03-08 08:00"`` (see :func:`local_time`), or as the contract's message. Not together with `send_at`.
+            ``"2030-03-08 08:00"`` (see :func:`local_time`), or as the contract's message. Not together with `send_at`.
     """
 
     scene: Required[str]
@@ -169,7 +169,7 @@ _WEEKDAYS = {name.removeprefix("WEEKDAY_").lower(): number for name, number in m
 
 
 def local_time(text: str, field: str = "send_at_local") -> message_pb2.LocalTime:
-    """Reads a time by the recipient's clock: ``08:00``, ``monday 09:00`` or ``2026-03-08 08:00``.
+    """Reads a time by the recipient's clock: ``08:00``, ``monday 09:00`` or ``2030-03-08 08:00``.
 
     Raises:
         InvalidArgumentError: it is not one of these. Whether date and time exist is the service's business.
@@ -182,7 +182,7 @@ def local_time(text: str, field: str = "send_at_local") -> message_pb2.LocalTime
         case [day, time] if day[:1].isdecimal():
             fields = {"time": time, "date": day}
         case _:
-            raise invalid(field, f"{text!r} is no time; write for example '08:00', 'monday 09:00', '2026-03-08 08:00'")
+            raise invalid(field, f"{text!r} is no time; write for example '08:00', 'monday 09:00', '2030-03-08 08:00'")
     result = message_pb2.LocalTime()
     for name, value in fields.items():
         _set(result, name, value, f"{field}.")

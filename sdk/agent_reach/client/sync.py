@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
+from google.protobuf.message import Message
 
 from agent_reach.v1 import (
     preference_pb2,
@@ -309,7 +310,7 @@ class Reach:
         try:
             yield from call
         except grpc.RpcError as error:
-            raise _translated(error) from error
+            raise _translated(error, request) from error
         finally:
             call.cancel()
 
@@ -325,14 +326,14 @@ class Reach:
             )
         return self._channels[target]
 
-    def _call(self, method: Callable[..., ResponseT], request: object) -> ResponseT:
+    def _call(self, method: Callable[..., ResponseT], request: Message) -> ResponseT:
         # Every unary RPC may be repeated: the second time it finds done what the first one did.
         attempts = Attempts(self._settings.deadline_seconds)
         while True:
             try:
                 return method(request, timeout=attempts.begin(), metadata=self._settings.metadata)
             except grpc.RpcError as error:
-                delay = attempts.delay_after(_translated(error))
+                delay = attempts.delay_after(_translated(error, request))
             time.sleep(delay)
 
     def _pages(self, method: Callable[..., Any], request: Any) -> Iterator[Any]:
@@ -406,7 +407,7 @@ class _SubmitStream:
         )
 
 
-def _translated(error: grpc.RpcError) -> ReachError:
+def _translated(error: grpc.RpcError, request: Message | None = None) -> ReachError:
     # Every error that a call of the sync API raises is the call itself; the base class does not say so.
     assert isinstance(error, FailedCall)
-    return from_call(error)
+    return from_call(error, request)

@@ -37,9 +37,7 @@ def find_redis_server() -> str:
         binary = Path(folder) / "bin" / "redis-server"
         if binary.exists():
             return str(binary)
-    raise LocalServerError(
-        "Redis", "no redis-server found", "install redis or valkey, or `pip install agent-reach[local]`"
-    )
+    raise LocalServerError("Redis", "no redis-server found", "install redis or valkey, or the SDK's extra `local`")
 
 
 class LocalRedis:

@@ -91,7 +91,7 @@ async def in_force(policy: Running, revision: int) -> None:
 
     async def told() -> bool:
         health = await policy.health()
-        return f"revision {revision}," in health["details"]["configuration"]
+        return f"version {revision}," in health["details"]["configuration"]
 
     await eventually(told)
 
@@ -130,7 +130,7 @@ async def test_an_invalid_file_changes_nothing_and_is_told_by_metric_health_and_
         await eventually(refused)
         health = await policy.health()
         assert health["status"] == "serving"
-        assert "revision 1," in health["details"]["configuration"]
+        assert "version 1," in health["details"]["configuration"]
         assert "policies.yaml:2: policies.default.user_daily_cap: " in health["details"]["configuration"]
 
         async def told() -> str:
@@ -150,7 +150,8 @@ async def test_an_invalid_file_changes_nothing_and_is_told_by_metric_health_and_
 
 async def test_a_service_without_a_configuration_bears_the_signal_too(tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REACH_")}
-    sandbox = RoleProcess("sandbox", {**kept, "PYTHONPATH": str(Path(__file__).parents[3])}, tmp_path / "sandbox.log")
+    environment = {**kept, "PYTHONPATH": str(Path(__file__).parents[3]), "REACH_SERVICE_KEY": "reach_key"}
+    sandbox = RoleProcess("sandbox", environment, tmp_path / "sandbox.log")
     await sandbox.start()
     os.kill(sandbox.pid, signal.SIGHUP)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{sandbox.grpc_port}") as channel:

@@ -27,7 +27,7 @@ async def sandbox(tmp_path: Path) -> AsyncIterator[RoleProcess]:
 
 def _environment(address: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REACH_")}
-    return {**kept, "REACH_GRPC_ADDRESS": address, "REACH_DRAIN_SECONDS": "1"}
+    return {**kept, "REACH_GRPC_ADDRESS": address, "REACH_SERVICE_KEY": "reach_key", "REACH_DRAIN_SECONDS": "1"}
 
 
 async def test_it_serves_drains_and_can_be_started_again(sandbox: RoleProcess) -> None:
@@ -51,6 +51,15 @@ async def test_a_setting_with_a_fault_is_told_by_name(tmp_path: Path) -> None:
         await process.start()
     assert "environment" in caught.value.advice
     assert process.pid == 0
+
+
+async def test_a_role_that_nobody_could_call_says_what_is_missing(tmp_path: Path) -> None:
+    environment = _environment(f"{LOOPBACK}:0")
+    del environment["REACH_SERVICE_KEY"]
+    process = RoleProcess("sandbox", environment, tmp_path / "log")
+    with pytest.raises(StartupError) as caught:
+        await process.start()
+    assert "REACH_API_KEYS_FILE" in caught.value.advice
 
 
 async def test_one_that_dies_before_it_serves_names_its_log(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def importer(send: Callable[[Profiles], int], *, ordered: bool = True) -> Import
     return Importer(
         columns=("user_id", "locale"),
         ignored=(),
+        verbatim=("user_id",),
         build=build,
         key=lambda profile: profile.user_id if ordered else "",
         send=send,
@@ -82,8 +83,8 @@ def test_every_good_row_is_stored_and_every_bad_one_told(
     told = re.findall(r"line (\d+): locale: is no language tag", capsys.readouterr().err)
     assert told == [str(number + 2) for number in range(40) if rows[number][1] == "bad"], "in the order of the file"
     assert rejects.read_text().splitlines()[:2] == [
-        "user_id,locale,line,reason",
-        "u1,bad,3,locale: is no language tag",
+        "user_id,locale,line,reason,raw",
+        "u1,bad,3,locale: is no language tag,",
     ]
 
 
@@ -93,6 +94,34 @@ def test_refused_rows_can_be_mended_and_imported_again(file: Callable[..., str],
     rejects.write_text(rejects.read_text().replace("ann,bad", "ann,fr"))
     assert import_file(importer(service), str(rejects), None, 1, None).stored == 1
     assert service.stored == {"ann": "fr", "bob": "de"}
+
+
+@pytest.mark.parametrize("name", ["rejects.csv", "rejects.jsonl"])
+def test_rows_that_could_not_be_read_are_kept_as_they_stood_and_can_be_mended(tmp_path: Path, name: str) -> None:
+    service, rejects, path = Service(), tmp_path / name, tmp_path / "profiles.csv"
+    path.write_bytes(b'user_id,locale\nann,de\nbob\ncarol,"d\ndora,fr\nM\xfcller\n')
+    tally = import_file(importer(service), str(path), None, 1, str(rejects))
+    assert (tally.stored, tally.refused) == (2, 3)
+    kept = rejects.read_bytes()
+    assert all(raw in kept for raw in (b"bob", b"carol,", b"M\xfcller"))
+    again = tmp_path / f"again.{name}"
+    assert import_file(importer(service), str(rejects), None, 1, str(again)).refused == 3
+    assert b"bob" in again.read_bytes(), "nothing is lost by importing it before it is mended"
+    mended = {
+        "rejects.csv": kept.replace(b",,3,", b"bob,en,3,").replace(b",,4,", b"carol,de,4,"),
+        "rejects.jsonl": kept.replace(b'{"line":"3"', b'{"user_id":"bob","locale":"en","line":"3"').replace(
+            b'{"line":"4"', b'{"user_id":"carol","locale":"de","line":"4"'
+        ),
+    }
+    rejects.write_bytes(mended[name])
+    assert import_file(importer(service), str(rejects), None, 1, None).stored == 2
+    assert service.stored == {"ann": "de", "bob": "en", "carol": "de", "dora": "fr"}
+
+
+def test_blanks_that_belong_to_a_user_are_kept_and_others_are_not(file: Callable[..., str]) -> None:
+    service = Service()
+    import_file(importer(service), file((" lead", " de ")), None, 1, None)
+    assert service.stored == {" lead": "de"}
 
 
 def test_a_row_that_no_request_can_carry_is_refused_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
