@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -192,7 +193,7 @@ def test_what_a_task_can_be_told_is_kept(retry: Retries) -> None:
         ({"max_attempt": 7}, RegistrationError, "max_attempt: there is no such option; there are max_attempts"),
         ({"first_delay": 10}, RegistrationError, "first_delay: there is no such option"),
     ],
-    ids=lambda value: str(value)[:60],
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value))[:60],
 )
 def test_a_refused_task_leaves_the_callers_transaction_as_it_was(
     retry: Retries, field: Field, options: dict[str, Any], error: type[Exception], told: str
