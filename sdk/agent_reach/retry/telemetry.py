@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .model import State
+from .outcome import described
 
 try:
     from opentelemetry import metrics, trace
@@ -121,13 +121,20 @@ class Telemetry:
         """A trace span around one attempt, linked to the span in which the task was registered."""
         attributes: dict[str, Any] = {"reach.retry.task_id": str(task_id), _CODE: code, "reach.retry.attempt": attempt}
         with trace.get_tracer(_NAME).start_as_current_span(
-            f"retry {code}", kind=trace.SpanKind.CONSUMER, attributes=attributes, links=_links(origin)
+            f"retry {code}",
+            kind=trace.SpanKind.CONSUMER,
+            attributes=attributes,
+            links=_links(origin),
+            # By ourselves: OpenTelemetry takes being stopped for no failure, and fails where an error has no words.
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
             try:
                 yield
-            except asyncio.CancelledError:
-                # Which OpenTelemetry takes for no failure.
-                span.set_status(trace.Status(trace.StatusCode.ERROR, "stopped"))
+            except BaseException as error:
+                span.set_status(trace.Status(trace.StatusCode.ERROR, described(error)))
+                with suppress(Exception):
+                    span.record_exception(error)
                 raise
 
     def _observe(self) -> list[Any]:

@@ -117,4 +117,6 @@ async def main(mode: str, dsn: str) -> None:
 
 
 if __name__ == "__main__":
+    # A shell that runs the tests in the background has it ignored, and we would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(main(*sys.argv[1:]))

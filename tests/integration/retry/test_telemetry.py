@@ -108,7 +108,12 @@ assert not any(name.startswith("opentelemetry.") for name in sys.modules)
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 
 
-async def test_the_span_of_an_attempt_that_was_stopped_says_so(
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it does not even say what it is")
+
+
+async def test_the_span_of_an_attempt_that_failed_or_was_stopped_says_so(
     retry: Retries, field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans, tracers = InMemorySpanExporter(), TracerProvider()
@@ -120,7 +125,15 @@ async def test_the_span_of_an_attempt_that_was_stopped_says_so(
     async def endless(value: int) -> None:
         await asyncio.Event().wait()
 
+    @retry.listener("silent", max_attempts=1)
+    async def silent(value: int) -> None:
+        raise SilentError
+
     async with retry.running():
-        await field.until_ended(retry.register(None, "endless", 1).task_id)
-    (span,) = spans.get_finished_spans()
-    assert span.status.status_code is StatusCode.ERROR
+        for code in ("endless", "silent"):
+            task_id = retry.register(None, code, 1).task_id
+            await field.until_ended(task_id)
+    stopped, failed = spans.get_finished_spans()
+    assert (stopped.status.status_code, failed.status.status_code) == (StatusCode.ERROR, StatusCode.ERROR)
+    error = "SilentError: (it cannot be described)"
+    assert failed.status.description == error == retry.tasks.show(task_id)[0].last_error
