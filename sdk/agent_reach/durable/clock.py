@@ -27,24 +27,31 @@ class DatabaseClock:
         self._monotonic = monotonic
         self._offsets: deque[float] = deque(maxlen=_SAMPLES)
         self._best: float | None = None
+        self._step = 0.0
 
-    def observe(self, reading: datetime, asked_at: float) -> float:
+    def observe(self, reading: datetime, asked_at: float) -> None:
         """Notes a reading of the database's clock that has arrived just now.
 
         Args:
             reading: the database's clock.
             asked_at: the local monotonic clock before it was asked for.
-
-        Returns:
-            How much further than the local clock it has run since the readings before, in seconds. More than a slow
-            answer explains means that it was set forward, or that its host has slept.
         """
         seconds, known = reading.timestamp(), self._best
         if known is not None and known > seconds - asked_at + _TOLERANCE_SECONDS:
             self._offsets.clear()
         self._offsets.append(seconds - self._monotonic())
         self._best = max(self._offsets)
-        return 0.0 if known is None else max(0.0, self._offsets[-1] - known)
+        if known is not None:
+            self._step = max(self._step, self._offsets[-1] - known)
+
+    def take_step(self) -> float:
+        """Returns how much further than the local clock it has run between two readings at most, since last asked.
+
+        In seconds. More than a slow answer explains means that it was set forward, or that its host has slept. Whoever
+        has to heed that is not always who reads the clock first after it.
+        """
+        step, self._step = self._step, 0.0
+        return step
 
     def time(self) -> float:
         """Returns the database's time in seconds since the epoch; before any reading, the beginning of time."""

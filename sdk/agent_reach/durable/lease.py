@@ -119,7 +119,8 @@ class Lease:
             asked_at = time.monotonic()
             await cursor.execute("SELECT clock_timestamp()")
             for (now,) in await cursor.fetchall():
-                if self._clock.observe(now, asked_at) > self._settings.heartbeat_seconds:
+                self._clock.observe(now, asked_at)
+                if self._clock.take_step() > self._settings.heartbeat_seconds:
                     self._log.warning("durable.clock_was_set_forward")
                     self._patient_until = time.monotonic() + self._settings.lease_seconds
             if time.monotonic() < self._patient_until:

@@ -241,6 +241,20 @@ class TestClock:
         clock.observe(EPOCH + timedelta(seconds=monotonic + step), monotonic)
         assert clock.time() == pytest.approx(EPOCH.timestamp() + monotonic + step, abs=1e-3)
 
+    @pytest.mark.parametrize("readings_after", [1, 20])
+    def test_a_step_forward_is_told_once_whoever_read_the_clock_first_after_it(self, readings_after: int) -> None:
+        monotonic = 0.0
+        clock = DatabaseClock(lambda: monotonic)
+        for _ in range(20):
+            clock.observe(EPOCH + timedelta(seconds=monotonic), monotonic)
+            monotonic += 1
+        assert clock.take_step() < 1e-3
+        for _ in range(readings_after):
+            clock.observe(EPOCH + timedelta(seconds=monotonic + 600), monotonic)
+            monotonic += 1
+        assert clock.take_step() == pytest.approx(600, abs=1e-3)
+        assert clock.take_step() == 0
+
 
 class TestNames:
     @pytest.mark.parametrize("name", ["tasks", "Work.tasks", "work.tasks; DROP", "work.", "a.b.c", ""])
