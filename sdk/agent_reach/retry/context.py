@@ -126,13 +126,7 @@ class SyncContext(_Attempt):
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """As :meth:`Context.transaction`, with a connection that waits.
-
-        Raises:
-            ClaimLostError: the task is no longer ours; everything was rolled back.
-            TaskStateError: it was completed before, by such a block.
-            NoConnectionError: there is no connection to be had. An attempt that ends in this is not counted.
-        """
+        """As :meth:`Context.transaction`, with a connection that waits; raises the same."""
         self._check_open()
         try:
             with self._connected() as connection:

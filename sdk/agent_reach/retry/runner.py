@@ -15,6 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 from agent_reach.durable import Batch, Claim, Done, Engine
 
 from .attempt import STOP_SECONDS, Attempt, Work, lost
+from .calls import frames
 from .errors import AttemptInterruptedError, ParameterError
 from .handlers import Registry
 from .model import Report, State
@@ -124,8 +125,10 @@ class Runner:
                 row["jitter_ratio"],
                 self._random,
             )
-        except Exception:  # a strategy of the application may raise anything
-            self.log.exception("retry.strategy_failed", task=str(claim.id), strategy=row["strategy"])
+        except Exception as error:  # noqa: BLE001 - a strategy of the application may raise anything
+            self.log.error(  # noqa: TRY400 - a traceback may show the values of variables
+                "retry.strategy_failed", task=str(claim.id), strategy=row["strategy"], error=frames(error)
+            )
             return float(row["interval_seconds"] or row["first_delay_seconds"])
 
     def _open(self, claim: Claim) -> Work | Verdict:
