@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, ClassVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import procrastinate
 import psycopg
@@ -108,6 +108,35 @@ class Registering(Contender):
         """
 
 
+class _Starts:
+    """What the job of a contender does: it counts and, where lateness is measured, notes when it started.
+
+    Attributes:
+        enough: set when all have started.
+        noted: the jobs' ids and when they started, by this process's clock.
+    """
+
+    def __init__(self) -> None:
+        self.enough = asyncio.Event()
+        self.noted: list[tuple[Any, float]] = []
+        self._left = 0
+        self._first: Callable[[], None] | None = None
+
+    def expect(self, count: int, first: Callable[[], None] | None = None) -> None:
+        """Says how many there will be; with ``first``, called when the first one starts, they are noted."""
+        self._left, self._first = count, first
+
+    def started(self, job_id: object) -> None:
+        """Is the job."""
+        if self._first is not None:
+            self.noted.append((job_id, time.time()))
+            if len(self.noted) == 1:
+                self._first()
+        self._left -= 1
+        if self._left <= 0:
+            self.enough.set()
+
+
 class Retry(Registering):
     """The library that applications use: `agent_reach.retry`."""
 
@@ -117,18 +146,11 @@ class Retry(Registering):
         super().__init__(dsn)
         self._retry = Retries(dsn, settings=RetrySettings(concurrency=CONCURRENCY, log_level="WARNING"))
         self._free: asyncio.Queue[psycopg.AsyncConnection[Any]]
-        self._seen: list[tuple[UUID, float]] = []
-        self._first: Callable[[], None] = lambda: None
-        self._wanted = 0
-        self._enough = asyncio.Event()
+        self._starts = _Starts()
 
         @self._retry.listener("noop", first_delay_seconds=0)
         async def noop(parameter: int, ctx: Context) -> None:  # noqa: ARG001 - it does nothing
-            self._seen.append((ctx.task_id, time.time()))
-            if len(self._seen) == 1:
-                self._first()
-            if len(self._seen) >= self._wanted:
-                self._enough.set()
+            self._starts.started(ctx.task_id)
 
     def install(self) -> None:
         """Creates the library's tables."""
@@ -154,10 +176,8 @@ class Retry(Registering):
 
     async def work(self, count: int) -> None:
         """Does jobs with `Retries.running`."""
-        self._wanted = count
-        async with self._retry.running() as worker:
-            await self._enough.wait()
-            await _stored(worker.engine)
+        self._starts.expect(count)
+        await self._work()
 
     @asynccontextmanager
     async def registering(self, connections: int) -> AsyncIterator[None]:
@@ -185,14 +205,19 @@ class Retry(Registering):
 
     async def started(self, count: int, first: Callable[[], None]) -> list[tuple[float, bool]]:
         """Compares what the function saw with the attempts' log."""
-        self._first = first
-        await self.work(count)
+        self._starts.expect(count, first)
+        await self._work()
         rows = self.execute(
             "SELECT a.task_id, extract(epoch FROM a.planned_at)::float8, t.first_delay_seconds > 0"
             " FROM reach_retry.attempts AS a JOIN reach_retry.tasks AS t ON t.id = a.task_id"
         )
         planned = {task_id: (moment, ahead) for task_id, moment, ahead in rows}
-        return [(at - planned[task_id][0], planned[task_id][1]) for task_id, at in self._seen[1:]]
+        return [(at - planned[task_id][0], planned[task_id][1]) for task_id, at in self._starts.noted[1:]]
+
+    async def _work(self) -> None:
+        async with self._retry.running() as worker:
+            await self._starts.enough.wait()
+            await _stored(worker.engine)
 
 
 class Bare(Contender):
@@ -292,18 +317,11 @@ class Procrastinate(Registering):
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
         self._app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=dsn, min_size=4, max_size=10))
-        self._seen: list[tuple[int, float]] = []
-        self._first: Callable[[], None] = lambda: None
-        self._wanted = 0
-        self._enough = asyncio.Event()
+        self._starts = _Starts()
 
         async def noop(context: procrastinate.JobContext, number: int) -> None:  # noqa: ARG001 - it does nothing
             assert context.job.id is not None
-            self._seen.append((context.job.id, time.time()))
-            if len(self._seen) == 1:
-                self._first()
-            if len(self._seen) >= self._wanted:
-                self._enough.set()
+            self._starts.started(context.job.id)
 
         self._task = self._app.task(name="noop", pass_context=True)(noop)
 
@@ -326,7 +344,7 @@ class Procrastinate(Registering):
 
     async def work(self, count: int) -> None:
         """Does jobs until none is due; its worker ends by itself then."""
-        self._wanted = count
+        self._starts.expect(count)
         async with self._app.open_async():
             await self._app.run_worker_async(concurrency=CONCURRENCY, wait=False, install_signal_handlers=False)
 
@@ -350,12 +368,12 @@ class Procrastinate(Registering):
 
     async def started(self, count: int, first: Callable[[], None]) -> list[tuple[float, bool]]:
         """Compares what the function saw with the jobs and their events."""
-        self._wanted, self._first = count, first
+        self._starts.expect(count, first)
         async with self._app.open_async():
             working = asyncio.create_task(
                 self._app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=False)
             )
-            await self._enough.wait()
+            await self._starts.enough.wait()
             working.cancel()
             with suppress(asyncio.CancelledError):
                 await working
@@ -365,7 +383,7 @@ class Procrastinate(Registering):
             " WHERE j.status <> 'todo'"
         )
         planned = {job_id: (moment, ahead) for job_id, moment, ahead in rows}
-        return [(at - planned[job_id][0], planned[job_id][1]) for job_id, at in self._seen[1:]]
+        return [(at - planned[job_id][0], planned[job_id][1]) for job_id, at in self._starts.noted[1:]]
 
 
 def _schedule(delay_seconds: float) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -138,7 +137,7 @@ class Judging:
             own = parts.get(claim.row["intent_id"])
             if own:
                 expires_at = max(part["expires_at"] for part in own)
-                left.append(replace(claim, row={**claim.row, "expires_at": expires_at}))
+                left.append(claim._replace(row={**claim.row, "expires_at": expires_at}))
             elif claim.row["gathered"]:
                 # Every part was cancelled, or has expired, and was told so; or the digest is not ours any more.
                 if await batch.settle(claim, Done(), TaskChange(State.SUPPRESSED, "empty"), urgent=True):
@@ -243,4 +242,4 @@ def _with(claim: Claim, judged: Judgement) -> Claim:
         "cap_date": judged.cap_date,
         "evaluate": False,
     }
-    return replace(claim, row=row)
+    return claim._replace(row=row)

@@ -150,7 +150,6 @@ class TaskChange:
         hold: what it waits for, until `planned_at` where there is one; then it is judged again.
         planned_at: until when it is held.
         gathering: how it is gathered, where a digest holds it.
-        uncounted: the attempt that was started never began; take it off again.
         fallback: the channel that hop 1 tries, when this one failed for good.
         told: whether agents learn of it; a wait for something of ours is no news, unless they were told SENDING.
     """
@@ -162,6 +161,5 @@ class TaskChange:
     hold: Hold | None = None
     planned_at: datetime | None = None
     gathering: Gathering | None = None
-    uncounted: bool = False
     fallback: Channel | None = None
     told: bool = True

@@ -10,7 +10,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
@@ -203,7 +202,7 @@ class Sender:
             return
         # The engine knows the rows as they were claimed; a new decision may have changed them since.
         rows = {claim.id: claim.row for claim in claims}
-        started = [replace(claim, row=rows[claim.id]) for claim in await batch.start(claims)]
+        started = [claim._replace(row=rows[claim.id]) for claim in await batch.start(claims)]
         if not started:
             return
         try:
@@ -291,9 +290,7 @@ class Sender:
     async def _withhold(self, batch: Batch, claims: Sequence[Claim], state: State, reasons: Sequence[str]) -> None:
         """Ends tasks that must not leave, and gives their places in the caps back."""
         for claim, reason in zip(claims, reasons, strict=True):
-            batch.settle(
-                claim, Done(), TaskChange(state, reason, uncounted=claim.attempts > 0 and state is State.SUPPRESSED)
-            )
+            batch.settle(claim, Done(counted=False), TaskChange(state, reason))
         if claims:
             await self._reservations.release([claim.row for claim in claims])
 
@@ -301,7 +298,7 @@ class Sender:
         """Fails a task for good; its second hop, where there is one, is looked for as soon as it is committed."""
         stored = batch.settle(claim, Done(), change, urgent=urgent)
         if change.fallback is not None:
-            stored.add_done_callback(lambda _: self._wake())
+            stored.then(lambda _: self._wake())
 
     async def _give_up(self, batch: Batch, claims: Sequence[Claim], reason: str) -> None:
         """Fails tasks that were not tried now; those that certainly never left fall back."""

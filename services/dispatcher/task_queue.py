@@ -90,11 +90,6 @@ class TaskQueue(TableQueue):
     async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
         """Writes outcomes, attempts and fallbacks of what was settled."""
         changes = [(item.claim.id, item.result) for item in settled if isinstance(item.result, TaskChange)]
-        uncounted = [task_id for task_id, change in changes if change.uncounted]
-        if uncounted:
-            await connection.execute(
-                "UPDATE dispatcher.tasks SET attempts = attempts - 1 WHERE id = ANY(%s)", (uncounted,)
-            )
         # Before anything is told: what ends now does not wait with its digest.
         nights = {
             item.claim.row["intent_id"]: item.result.planned_at

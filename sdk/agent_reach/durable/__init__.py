@@ -18,6 +18,7 @@ from __future__ import annotations
 from .backoff import exponential_jitter
 from .batch import Batch, ClaimLostError
 from .claims import Action, Claim, Done, Later, Release, Settlement
+from .completer import Answer
 from .ddl import instance_table, queue_columns, queue_indexes, queue_storage
 from .engine import Consumer, Engine
 from .notify import Notifier
@@ -30,6 +31,7 @@ from .worker import Handler
 
 __all__ = [
     "Action",
+    "Answer",
     "Batch",
     "Claim",
     "ClaimLostError",

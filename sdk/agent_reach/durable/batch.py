@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from .claims import Action, Claim, ClaimKey, Done, Release, Settlement
+from .completer import Answer
 from .queue import TableQueue
 
 
@@ -33,7 +33,7 @@ class Office(Protocol):
     async def begin(self, claims: Sequence[Claim]) -> dict[UUID, int]:
         """Notes in the table that work starts; returns the attempts by id of those still ours."""
 
-    def submit(self, settlement: Settlement, *, urgent: bool) -> asyncio.Future[bool]:
+    def submit(self, settlement: Settlement, *, urgent: bool) -> Answer:
         """Takes an answer to be written."""
 
     def closed(self, count: int) -> None:
@@ -54,10 +54,10 @@ class Batch:
         self._open = {claim.id: claim for claim in claims}
         self._started: set[UUID] = set()
         self._committing: set[UUID] = set()
-        self._answers: list[asyncio.Future[bool]] = []
+        self._answers: list[Answer] = []
         self._lost: set[UUID] = set()
         self._lingering: dict[UUID, Claim] = {}
-        self._on_lost: dict[UUID, list[Callable[[], None]]] = {}
+        self._on_lost: dict[UUID, Callable[[], None]] = {}
 
     @property
     def queue(self) -> str:
@@ -73,7 +73,8 @@ class Batch:
         """Commits that work on these claims starts: their attempts rise, and their owner's death makes them suspects.
 
         To be called right before the effect that must not be repeated lightly; waiting belongs before it. A handler
-        that never calls it spends no attempts, and its rows are never suspects.
+        that never calls it spends no attempts, and its rows are never suspects. For rows that the queue started as it
+        claimed them nothing is left to be written.
 
         Args:
             claims: which of this batch; all of it if not given.
@@ -88,20 +89,20 @@ class Batch:
         if self._office.draining:
             for claim in wanted:
                 if claim.id not in self._started:
-                    self.settle(claim, Release())
-        elif wanted:
-            attempts = await self._office.begin(wanted)
-            for claim in wanted:
+                    self.settle(claim, Release(counted=False))
+            return [claim for claim in wanted if claim.id in self._open]
+        if waiting := [claim for claim in wanted if not claim.started]:
+            attempts = await self._office.begin(waiting)
+            for claim in waiting:
                 if claim.id not in attempts:
                     self.lose({claim.key})
                 elif claim.id in self._open:
-                    self._open[claim.id] = claim.started(attempts[claim.id])
-                    self._started.add(claim.id)
-        return [self._open[claim.id] for claim in wanted if claim.id in self._open]
+                    self._open[claim.id] = claim.start(attempts[claim.id])
+        started = [self._open[claim.id] for claim in wanted if claim.id in self._open]
+        self._started.update(claim.id for claim in started)
+        return started
 
-    def settle(
-        self, claim: Claim, action: Action, result: object = None, *, urgent: bool = False
-    ) -> asyncio.Future[bool]:
+    def settle(self, claim: Claim, action: Action, result: object = None, *, urgent: bool = False) -> Answer:
         """Says what becomes of a claim. Its place is free at once; the answer is written soon, with others.
 
         Args:
@@ -111,8 +112,7 @@ class Batch:
             urgent: write it at once, because losing it would mean doing something twice.
 
         Returns:
-            A future that need not be awaited: True when the answer is committed. False when it was refused because the
-            row is no longer ours, or could not be written (logged; the row comes again).
+            What becomes of the answer; it need not be awaited.
 
         Raises:
             ValueError: the claim is not of this batch, or settled already.
@@ -121,8 +121,8 @@ class Batch:
         if held is None:
             if not self.lost(claim):
                 raise ValueError(f"claim {claim.id} is not in this batch, or settled already")
-            refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            refused.set_result(False)
+            refused = Answer(Settlement(claim, action, result))
+            refused.resolve(stored=False)
             return refused
         answer = self._office.submit(Settlement(held, action, result), urgent=urgent or held.suspect)
         self._answers.append(answer)
@@ -186,11 +186,14 @@ class Batch:
         return claim.id in self._lost
 
     def on_lost(self, claim: Claim, call: Callable[[], None]) -> None:
-        """Has a function called, on the loop, when the claim is lost; at once if it is lost already."""
+        """Has a function called, on the loop, when the claim is lost; at once if it is lost already.
+
+        There is one function for a claim, the one that was named last.
+        """
         if self.lost(claim):
             call()
         else:
-            self._on_lost.setdefault(claim.id, []).append(call)
+            self._on_lost[claim.id] = call
 
     def _close(self, claim: Claim) -> Claim | None:
         """Notes that the handler is through with a claim; returns it as it was started, unless it is lost."""
@@ -216,7 +219,7 @@ class Batch:
             self._lost.add(claim.id)
             self._lingering[claim.id] = claim
         for claim in lost:
-            for call in self._on_lost.pop(claim.id, ()):
+            if (call := self._on_lost.pop(claim.id, None)) is not None:
                 call()
         self._office.closed(len(lost))
         return len(lost)
@@ -241,8 +244,8 @@ class Batch:
 
     async def wait_stored(self) -> None:
         """Returns once every answer given so far is committed or refused."""
-        if self._answers:
-            await asyncio.wait(self._answers)
+        for answer in self._answers:
+            await answer
 
     def leave(self, action: Callable[[Claim, bool], Release]) -> list[Claim]:
         """Releases what is still open, as ``action(claim, started)`` says; returns it."""

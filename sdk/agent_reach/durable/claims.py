@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
 # A row's id and the number of one of its claims.
 ClaimKey = tuple[UUID, int]
 
+_NO_ROW: Mapping[str, Any] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+
+class Claim(NamedTuple):
     """A row that this process holds, until it is settled or the lease is lost.
 
     Attributes:
@@ -24,6 +26,8 @@ class Claim:
         run_at: when it was due, on the database's clock.
         priority: 0 to 9, 9 is the most urgent.
         suspect: an earlier owner died while working on this row, so it is handed out alone.
+        started: the table has it that work on the row has started: ``Batch.start`` was called, or the queue starts
+            rows as it claims them.
         row: the domain's columns, as named in ``TableQueue(columns=…)``.
     """
 
@@ -34,17 +38,17 @@ class Claim:
     run_at: datetime
     priority: int = 5
     suspect: bool = False
-    row: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    started: bool = False
+    row: Mapping[str, Any] = _NO_ROW
 
     @property
     def key(self) -> ClaimKey:
         """Which claim of which row this is: one row may be claimed again while an earlier claim is still at work."""
         return self.id, self.claim_no
 
-    def started(self, attempts: int) -> Claim:
+    def start(self, attempts: int) -> Claim:
         """Returns the claim as it is once work on it has started."""
-        # By hand: `dataclasses.replace` would be a tenth of what a short attempt costs.
-        return Claim(self.id, self.owner, self.claim_no, attempts, self.run_at, self.priority, self.suspect, self.row)
+        return self._replace(attempts=attempts, started=True)
 
 
 class Claimed(NamedTuple):
@@ -66,7 +70,13 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The row is finished and is never handed out again."""
+    """The row is finished and is never handed out again.
+
+    Attributes:
+        counted: False gives the attempt back, if one was started: it was over without one (it had expired).
+    """
+
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +108,22 @@ class Later:
 class Release:
     """The row goes back without a verdict, as if it had not been claimed.
 
-    An attempt that was started stays counted. The queue's ``release_assignments`` put the domain's columns back, and
-    ``TableQueue.returned`` is called instead of ``apply``.
+    The queue's ``release_assignments`` put the domain's columns back, and ``TableQueue.returned`` is called instead of
+    ``apply`` for rows whose attempt stays spent.
 
     Attributes:
         after_seconds: do not hand it out before this; 0 leaves its ``run_at`` as it is.
+        counted: False gives the attempt back, if one was started: nobody has got to work on the row.
     """
 
     after_seconds: float = 0.0
+    counted: bool = True
 
 
 Action = Done | Later | Release
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """A claim and what becomes of it.
 
     Attributes:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -15,7 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 from .backoff import exponential_jitter
 from .claims import Release, Settlement
 from .log import Log
-from .outage import Outage, is_transient, transaction
+from .outage import Outage, is_transient, statement, transaction
 from .queue import TableQueue
 from .settings import QueueSettings
 
@@ -23,10 +22,53 @@ from .settings import QueueSettings
 _MAX_FLUSH = 500
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    settlement: Settlement
-    stored: asyncio.Future[bool]
+class Answer:
+    """What becomes of a settlement.
+
+    Awaited, it says whether the settlement is committed. False: it was refused, because the row is no longer ours, or could
+    not be written (then it is logged, and the row comes again). It need not be awaited.
+
+    Attributes:
+        settlement: what is to be written.
+    """
+
+    __slots__ = ("_calls", "_stored", "settlement")
+
+    def __init__(self, settlement: Settlement) -> None:
+        self.settlement = settlement
+        self._stored: bool | None = None
+        self._calls: tuple[Callable[[bool], None], ...] = ()
+
+    def then(self, call: Callable[[bool], None]) -> None:
+        """Has a function called, on the loop, with what awaiting gives; at once if that is known.
+
+        It costs less than to await, where many do.
+        """
+        if self._stored is None:
+            self._calls += (call,)
+        else:
+            call(self._stored)
+
+    def resolve(self, *, stored: bool) -> None:
+        """Tells what has become of it, for the first time (for the engine)."""
+        if self._stored is not None:
+            return
+        self._stored = stored
+        calls, self._calls = self._calls, ()
+        for call in calls:
+            try:
+                call(stored)
+            except Exception as error:  # noqa: BLE001 - one who is told must not keep the others from it
+                told = {"message": "a callback of a durable answer failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)
+
+    def __await__(self) -> Generator[Any, None, bool]:
+        if self._stored is None:
+            known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.then(lambda _: None if known.done() else known.set_result(None))
+            yield from known
+        assert self._stored is not None
+        return self._stored
 
 
 class Completer:
@@ -52,8 +94,8 @@ class Completer:
         self._queue = queue
         self._settings = settings
         self._on_stored = on_stored
-        self._entries: deque[_Entry] = deque()
-        self._writing: list[_Entry] = []
+        self._answers: deque[Answer] = deque()
+        self._writing: list[Answer] = []
         self._log = log
         self._outage = Outage("settle", log, queue=queue.name)
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
@@ -64,32 +106,32 @@ class Completer:
     @property
     def pending(self) -> int:
         """How many answers are not stored yet."""
-        return len(self._entries) + len(self._writing)
+        return len(self._answers) + len(self._writing)
 
     def pending_settlements(self) -> list[Settlement]:
         """Returns the answers that are not stored yet."""
-        return [entry.settlement for entry in (*self._entries, *self._writing)]
+        return [answer.settlement for answer in (*self._answers, *self._writing)]
 
-    def submit(self, settlement: Settlement, *, urgent: bool = False) -> asyncio.Future[bool]:
-        """Takes an answer; the future says whether it passed the fence and is committed.
+    def submit(self, settlement: Settlement, *, urgent: bool = False) -> Answer:
+        """Takes a settlement to be written.
 
         Args:
-            settlement: the answer.
+            settlement: what is to be written.
             urgent: write it at once, because losing it would mean doing something twice.
         """
-        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._entries.append(_Entry(settlement, stored))
+        answer = Answer(settlement)
+        self._answers.append(answer)
         self._wanted.set()
-        if urgent or len(self._entries) >= self._settings.batch_size:
+        if urgent or len(self._answers) >= self._settings.batch_size:
             self._urgent.set()
-        return stored
+        return answer
 
     async def run(self) -> None:
         """Writes what comes in, until :meth:`close` was called and all is written."""
         try:
             while True:
                 await self._wanted.wait()
-                if not self._entries:
+                if not self._answers:
                     if self._closing:
                         return
                     self._wanted.clear()
@@ -98,13 +140,13 @@ class Completer:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._urgent.wait(), self._settings.flush_seconds)
                 self._urgent.clear()
-                self._writing = [self._entries.popleft() for _ in range(min(_MAX_FLUSH, len(self._entries)))]
+                self._writing = [self._answers.popleft() for _ in range(min(_MAX_FLUSH, len(self._answers)))]
                 await self._store(self._writing)
                 self._writing = []
         finally:
             # Only when cancelled is there anything left: nobody must wait for it for ever.
-            for entry in (*self._writing, *self._entries):
-                _resolve(entry, passed=False)
+            for answer in (*self._writing, *self._answers):
+                answer.resolve(stored=False)
 
     def close(self) -> None:
         """Lets :meth:`run` end once all is written."""
@@ -112,45 +154,47 @@ class Completer:
         self._wanted.set()
         self._urgent.set()
 
-    async def _store(self, entries: Sequence[_Entry]) -> None:
-        """Writes these entries; where the fault lies with one of them, the others are written without it."""
+    async def _store(self, answers: Sequence[Answer]) -> None:
+        """Writes these answers; where the fault lies with one of them, the others are written without it."""
         while True:
             try:
-                stored = await self._write(entries)
+                passed = await self._write([answer.settlement for answer in answers])
             except Exception as error:  # noqa: BLE001 - `apply` is the domain's and may raise anything
                 if is_transient(error):
                     await asyncio.sleep(self._outage.failed(error))
-                elif len(entries) > 1:
-                    middle = len(entries) // 2
-                    await self._store(entries[:middle])
-                    await self._store(entries[middle:])
+                elif len(answers) > 1:
+                    middle = len(answers) // 2
+                    await self._store(answers[:middle])
+                    await self._store(answers[middle:])
                     return
                 else:
-                    await self._store_without_verdict(entries[0], error)
+                    await self._store_without_verdict(answers[0], error)
                     return
             else:
                 self._outage.succeeded()
-                self._on_stored(stored)
-                passed = {settlement.claim.key for settlement in stored}
-                for entry in entries:
-                    _resolve(entry, passed=entry.settlement.claim.key in passed)
+                self._on_stored(passed)
+                stored = {settlement.claim.key for settlement in passed}
+                for answer in answers:
+                    answer.resolve(stored=answer.settlement.claim.key in stored)
                 return
 
-    async def _write(self, entries: Sequence[_Entry]) -> list[Settlement]:
-        async with transaction(self._pool) as connection:
-            passed = await self._queue.settle(connection, [entry.settlement for entry in entries])
-            stored = [entry.settlement for entry in entries if entry.settlement.claim.key in passed]
-            verdicts = [settlement for settlement in stored if not isinstance(settlement.action, Release)]
+    async def _write(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Writes these; returns those that passed the fence."""
+        opened = statement if self._queue.settles_in_one_statement(settlements) else transaction
+        async with opened(self._pool) as connection:
+            keys = await self._queue.settle(connection, settlements)
+            passed = [settlement for settlement in settlements if settlement.claim.key in keys]
+            verdicts = [settlement for settlement in passed if not isinstance(settlement.action, Release)]
             if verdicts:
                 await self._queue.apply(connection, verdicts)
-        return stored
+        return passed
 
-    async def _store_without_verdict(self, entry: _Entry, error: Exception) -> None:
+    async def _store_without_verdict(self, answer: Answer, error: Exception) -> None:
         """Releases the row whose answer cannot be written; the handler gets it again after a while."""
-        claim = entry.settlement.claim
+        claim = answer.settlement.claim
         log = self._log.bind(queue=self._queue.name, id=str(claim.id))
-        _resolve(entry, passed=False)
-        if isinstance(entry.settlement.action, Release):
+        answer.resolve(stored=False)
+        if isinstance(answer.settlement.action, Release):
             # Nothing lighter is left to try. The row stays ours until this process ends, when it is swept.
             log.error("durable.release_failed", exc_info=error)
             return
@@ -162,10 +206,4 @@ class Completer:
             0.3,
             self._random,
         )
-        released = replace(entry.settlement, action=Release(wait), result=None)
-        await self._store([_Entry(released, asyncio.get_running_loop().create_future())])
-
-
-def _resolve(entry: _Entry, *, passed: bool) -> None:
-    if not entry.stored.done():
-        entry.stored.set_result(passed)
+        await self._store([Answer(Settlement(claim, Release(wait)))])

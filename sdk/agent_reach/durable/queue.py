@@ -17,10 +17,14 @@ from .reading import fetch_readable
 from .settling import verdict_rows, write_releases, write_starts, write_verdicts
 
 PRIORITIES = tuple(range(10))
+_PRIORITIES = f"'{{{','.join(map(str, PRIORITIES))}}}'::smallint[]"
 
 # PostgreSQL's years reach further than Python's, and a moment may be infinite. Such rows are read as at the edges.
 _RUN_AT = "least(greatest({0}.run_at, '1970-01-01Z'), '9999-12-31Z')"
-_CLAIM_COLUMNS = ("t.id", "t.claim_no", "t.attempts", _RUN_AT.format("t"), "t.priority", "t.suspect")
+_CLAIM_COLUMNS = (
+    *("t.id", "t.claim_no", "t.attempts", _RUN_AT.format("t"), "t.priority", "t.suspect"),
+    "t.started_at IS NOT NULL",
+)
 # A row that cannot be read is looked at again after so long: somebody may have mended it.
 _UNREADABLE_SECONDS = 3600.0
 
@@ -36,6 +40,9 @@ class TableQueue:
         columns: the domain's columns that every claim brings along in ``Claim.row``. Where a value does not load (a
             timestamp that is ``infinity``), that row alone is set aside (:meth:`unreadable`).
         counts_attempts: False where attempts mean nothing (a pump that tries for ever).
+        starts_as_claimed: work on a row that can be handed out at once starts with its claim, in one statement. For
+            handlers that call ``Batch.start`` first of all; those of their rows that come to nothing before any work
+            are settled with ``counted=False``.
         start_assignments: SQL for the SET clause when work starts, such as ``"state = 'SENDING'"``. The row's
             columns are named ``t.…``.
         release_assignments: SQL for the SET clause when a row goes back without a verdict, because its owner died
@@ -56,6 +63,7 @@ class TableQueue:
         columns: Sequence[str] = (),
         *,
         counts_attempts: bool = True,
+        starts_as_claimed: bool = False,
         start_assignments: str = "",
         release_assignments: str = "",
         verdict_columns: Mapping[str, str] | None = None,
@@ -68,8 +76,13 @@ class TableQueue:
         self.table = f"{schema}.{check_name(name)}"
         self.columns = tuple(check_name(column) for column in columns)
         self.counts_attempts = counts_attempts
+        self.starts_as_claimed = starts_as_claimed
         self.parameters = dict(parameters or {})
-        self.start_extra = f", {start_assignments}" if start_assignments else ""
+        counted = "(t.started_at IS NULL)::integer" if counts_attempts else "0"
+        self.started = (
+            f"attempts = t.attempts + {counted}, started_at = coalesce(t.started_at, clock_timestamp())"
+            f"{f', {start_assignments}' if start_assignments else ''}"
+        )
         self.release_extra = f", {release_assignments}" if release_assignments else ""
         self.verdict_columns = tuple(check_name(column) for column in verdict_columns or {})
         self.verdict_rows = verdict_rows(verdict_columns or {})
@@ -80,6 +93,17 @@ class TableQueue:
     def name(self) -> str:
         """The queue's name: its table, with the schema."""
         return self.table
+
+    @property
+    def starts_in_one_statement(self) -> bool:
+        """Whether :meth:`start` needs no transaction around it."""
+        return type(self).start is TableQueue.start
+
+    def settles_in_one_statement(self, settlements: Sequence[Settlement]) -> bool:
+        """Says whether :meth:`settle` and :meth:`apply` of these need no transaction around them."""
+        own = type(self)
+        plain = own.settle is TableQueue.settle and own.apply is TableQueue.apply
+        return plain and not any(isinstance(settlement.action, Release) for settlement in settlements)
 
     # -- for the domain to override -------------------------------------------------------------------------------
 
@@ -120,7 +144,7 @@ class TableQueue:
             claim: without ``row``.
             error: what reading it raised. Its text may quote the value.
         """
-        return Settlement(claim, Release(_UNREADABLE_SECONDS))
+        return Settlement(claim, Release(_UNREADABLE_SECONDS, counted=False))
 
     async def settle(self, connection: AsyncConnection[Any], settlements: Sequence[Settlement]) -> set[ClaimKey]:
         """Puts rows back or finishes them, where the fence ``(id, owner, claim_no)`` still holds.
@@ -133,7 +157,7 @@ class TableQueue:
             settled together, of which at most one passes.
         """
         # In order of id, so that two writers of the same rows tend to wait for each other instead of deadlocking.
-        ordered = sorted(settlements, key=lambda settlement: settlement.claim.id)
+        ordered = sorted(settlements, key=lambda settlement: settlement.claim.id.int)
         verdicts = [settlement for settlement in ordered if not isinstance(settlement.action, Release)]
         releases = [settlement for settlement in ordered if isinstance(settlement.action, Release)]
         passed: set[ClaimKey] = set()
@@ -155,6 +179,7 @@ class TableQueue:
         low_water: Sequence[datetime | None] = (None,) * len(PRIORITIES),
         priority_boost_seconds: float = 60.0,
         suspects: bool = False,
+        start: bool = False,
     ) -> Claimed:
         """Takes up to ``limit`` rows that are due within the horizon, if the owner's lease is there.
 
@@ -171,7 +196,9 @@ class TableQueue:
                 It spares the scan the dead index entries that a long snapshot keeps from being vacuumed.
             priority_boost_seconds: the age that one step of priority is worth.
             suspects: take only the rows whose owner died at work, or only the others.
+            start: note that work on the rows starts, as :meth:`start` does.
         """
+        started = f", {self.started}" if start else ""
         columns = (*_CLAIM_COLUMNS, *(f"t.{column}" for column in self.columns))
         # The clock is read once, in a CTE of its own: as a volatile function it could not bound an index scan. The
         # levels are tried in order and lazily: the outer LIMIT stops before rows are locked that nobody takes. What
@@ -185,7 +212,7 @@ class TableQueue:
                 FROM (SELECT clock_timestamp() AS now) AS at
             ), level AS MATERIALIZED (
                 SELECT l.priority, oldest.run_at
-                FROM unnest(%(priorities)s::smallint[], %(low_water)s::timestamptz[]) AS l(priority, low)
+                FROM unnest({_PRIORITIES}, %(low_water)s::timestamptz[]) AS l(priority, low)
                 CROSS JOIN LATERAL (
                     SELECT t.run_at FROM {self.table} AS t
                     WHERE {self._waiting("l", suspects=suspects)}
@@ -203,7 +230,7 @@ class TableQueue:
                 ) AS picked
                 LIMIT %(limit)s
             ), taken AS (
-                UPDATE {self.table} AS t SET owner = %(owner)s, claim_no = t.claim_no + 1
+                UPDATE {self.table} AS t SET owner = %(owner)s, claim_no = t.claim_no + 1{started}
                 FROM due WHERE t.id = due.id
                 RETURNING {", ".join(columns)}
             )
@@ -217,8 +244,7 @@ class TableQueue:
                 "owner": owner,
                 "limit": limit,
                 "horizon": horizon_seconds,
-                "priorities": list(PRIORITIES),
-                "low_water": list(low_water),
+                "low_water": _moments(low_water),
                 "boost": priority_boost_seconds,
             },
         )
@@ -244,7 +270,7 @@ class TableQueue:
             f"""
             WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
             SELECT l.priority, {_RUN_AT.format("oldest")}
-            FROM unnest(%(priorities)s::smallint[], %(below)s::timestamptz[]) AS l(priority, below)
+            FROM unnest({_PRIORITIES}, %(below)s::timestamptz[]) AS l(priority, below)
             CROSS JOIN LATERAL (
                 SELECT t.run_at FROM {self.table} AS t
                 WHERE {self._waiting("l", suspects=False)}
@@ -252,7 +278,7 @@ class TableQueue:
                 ORDER BY t.run_at LIMIT 1
             ) AS oldest
             """,
-            {**self.parameters, "priorities": list(PRIORITIES), "below": list(below)},
+            {**self.parameters, "below": _moments(below)},
         )
         return dict(await cursor.fetchall())
 
@@ -264,7 +290,7 @@ class TableQueue:
         Returns:
             The attempts, this one included, by id of those that are still ours.
         """
-        return await write_starts(connection, self, sorted(claims, key=lambda claim: claim.id))
+        return await write_starts(connection, self, sorted(claims, key=lambda claim: claim.id.int))
 
     async def sweep(self, connection: AsyncConnection[Any], limit: int) -> tuple[int, datetime | None]:
         """Frees up to ``limit`` rows whose owner has no ``instance`` row.
@@ -324,9 +350,9 @@ class TableQueue:
         """
 
     def _claim_of(self, owner: UUID, row: Sequence[Any]) -> Claim:
-        row_id, claim_no, attempts, run_at, priority, suspect, *own = row
+        row_id, claim_no, attempts, run_at, priority, suspect, started, *own = row
         columns = dict(zip(self.columns, own, strict=True))
-        return Claim(row_id, owner, claim_no, attempts, run_at, priority, suspect, columns)
+        return Claim(row_id, owner, claim_no, attempts, run_at, priority, suspect, started, columns)
 
     async def _bare_claims(
         self, connection: AsyncConnection[Any], owner: UUID, ids: Mapping[UUID, object]
@@ -335,3 +361,8 @@ class TableQueue:
         if not ids:
             return []
         return [claim for claim in await self.held(connection, owner) if claim.id in ids]
+
+
+def _moments(moments: Sequence[datetime | None]) -> str:
+    """Returns moments as PostgreSQL writes an array of them."""
+    return f"{{{','.join('NULL' if moment is None else moment.isoformat() for moment in moments)}}}"

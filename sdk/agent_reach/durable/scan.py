@@ -18,7 +18,7 @@ from .clock import DatabaseClock
 from .lease import Lease
 from .log import Log
 from .low_water import LowWater
-from .outage import Outage, transaction
+from .outage import Outage, statement
 from .queue import PRIORITIES, TableQueue
 from .settings import QueueSettings
 
@@ -30,6 +30,8 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_CLAIM = 250
 # While the memory is too full to claim all that lies ahead, rows become due unclaimed: look again this soon.
 _CROWDED_SECONDS = 1.0
+# Rows are claimed for the moment when a place comes free only when none has come free by itself for so long.
+_BUSY_SECONDS = 0.005
 
 
 class Hands(Protocol):
@@ -38,6 +40,10 @@ class Hands(Protocol):
     @property
     def draining(self) -> bool:
         """Whether nothing must be claimed any more."""
+
+    @property
+    def places(self) -> int:
+        """How many more rows that are due could be handed out at once."""
 
     @property
     def room(self) -> int:
@@ -99,6 +105,7 @@ class Scanner:
         self._low_water = LowWater()
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
         self._wanted = True
+        self._took_at = -_BUSY_SECONDS
         self._event = asyncio.Event()
         self._back_event = asyncio.Event()
         self.behind = False
@@ -128,13 +135,19 @@ class Scanner:
             pause = scan_at - time.monotonic()
             if pause <= 0:
                 self._wanted = True
-            if not ((self._wanted or self.behind) and self._worth_a_claim() and self._lease.live):
+            limit, start = self._bite() if (self._wanted or self.behind) and self._lease.live else (0, False)
+            if limit and self._queue.starts_as_claimed and not start:
+                busy = self._took_at + _BUSY_SECONDS - time.monotonic()
+                if busy > 0:
+                    await wait(self._event, busy)
+                    continue
+            if not limit:
                 # Without room or lease there is nothing to do but to look again, by and by.
                 await wait(self._event, pause if pause > 0 else _CROWDED_SECONDS)
                 continue
             full_round, self._wanted = self._wanted, False
             try:
-                crowded = await self._round(full_round=full_round)
+                crowded = await self._round(limit, start=start, full_round=full_round)
             except Exception as error:  # noqa: BLE001 - whatever it is, the queue must go on when it has passed
                 self._wanted = self._wanted or full_round
                 await asyncio.sleep(outage.failed(error))
@@ -154,7 +167,7 @@ class Scanner:
             if self._hands.draining:
                 return
             try:
-                async with transaction(self._pool) as connection:
+                async with statement(self._pool) as connection:
                     found = await self._queue.oldest(connection, self._low_water.marks)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 self._back_event.set()
@@ -166,19 +179,31 @@ class Scanner:
             if found:
                 self.wake()
 
-    def _worth_a_claim(self) -> bool:
-        """Says whether there is room for half a batch, or nothing to do: a claim costs the same for one row."""
-        half = max(1, min(self._settings.batch_size, self._settings.concurrency) // 2)
-        return self._hands.room >= half or (self._hands.room > 0 and self._hands.idle)
+    def _bite(self) -> tuple[int, bool]:
+        """Says how many rows that are due are worth a claim now, and whether work on them starts with it.
 
-    async def _round(self, *, full_round: bool) -> bool:
+        A claim costs the same for one row, so it is for half a batch at least where there is something to do yet.
+        """
+        half = max(1, min(self._settings.batch_size, self._settings.concurrency) // 2)
+        if self._queue.starts_as_claimed and self._hands.places >= half:
+            return min(half, _MAX_CLAIM), True
+        room = self._hands.room
+        return (min(room, _MAX_CLAIM) if room >= half or self._hands.idle else 0), False
+
+    async def _round(self, limit: int, *, start: bool, full_round: bool) -> bool:
         """Claims what is due; in a full round also a suspect and what lies ahead.
+
+        Args:
+            limit: how many rows that are due at most.
+            start: work on these starts with the claim.
+            full_round: whether it is one.
 
         Returns:
             Whether more lies ahead than there is room for.
         """
-        limit = min(self._hands.room, _MAX_CLAIM)
-        due = await self._claim(limit, low_water=self._low_water.begin())
+        due = await self._claim(limit, low_water=self._low_water.begin(), start=start)
+        if due.claims:
+            self._took_at = time.monotonic()
         self.behind = len(due.claims) + len(due.unreadable) >= limit
         if due.oldest is not None:
             self._low_water.scanned(due.oldest, due.now)
@@ -202,9 +227,10 @@ class Scanner:
         low_water: Sequence[datetime | None] = (None,) * len(PRIORITIES),
         horizon_seconds: float = 0.0,
         suspects: bool = False,
+        start: bool = False,
     ) -> Claimed:
         owner = self._lease.instance_id
-        async with transaction(self._pool) as connection:
+        async with statement(self._pool) as connection:
             asked_at = time.monotonic()
             claimed = await self._queue.claim(
                 connection,
@@ -214,6 +240,7 @@ class Scanner:
                 low_water=low_water,
                 priority_boost_seconds=self._settings.priority_boost_seconds,
                 suspects=suspects,
+                start=start,
             )
             self._clock.observe(claimed.now, asked_at)
         self._hands.take(owner, claimed.claims)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # By these a write is refused to whoever lost the row.
 _FENCE = {"id": "uuid", "owner": "uuid", "claim_no": "integer"}
 _HELD = Recordset(_FENCE)
-_RELEASED = Recordset({**_FENCE, "after_seconds": "float8"})
+_RELEASED = Recordset({**_FENCE, "after_seconds": "float8", "given_back": "boolean"})
 _VERDICT = {**_FENCE, "done": "boolean", "later_at": "timestamptz", "after_seconds": "float8", "given_back": "boolean"}
 
 
@@ -32,13 +32,11 @@ async def write_starts(
     connection: AsyncConnection[Any], queue: TableQueue, claims: Sequence[Claim]
 ) -> dict[UUID, int]:
     """Notes that work starts; returns the attempts, this one included, by id of those that passed the fence."""
-    counted = "(t.started_at IS NULL)::integer" if queue.counts_attempts else "0"
     cursor = connection.cursor(row_factory=tuple_row)
     await cursor.execute(
         f"""
         UPDATE {queue.table} AS t
-        SET attempts = t.attempts + {counted}, started_at = coalesce(t.started_at, clock_timestamp())
-            {queue.start_extra}
+        SET {queue.started}
         FROM {_HELD.source("s")}
         WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
         RETURNING t.id, t.attempts
@@ -86,7 +84,8 @@ async def write_releases(
     await cursor.execute(
         f"""
         WITH held AS MATERIALIZED (
-            SELECT t.id, s.after_seconds, t.started_at IS NOT NULL AS started
+            SELECT t.id, s.after_seconds, t.started_at IS NOT NULL AND NOT s.given_back AS started,
+                (t.started_at IS NOT NULL AND s.given_back)::integer AS given_back
             FROM {queue.table} AS t, {_RELEASED.source("s")}
             WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
             FOR UPDATE OF t
@@ -96,13 +95,14 @@ async def write_releases(
             run_at = CASE WHEN s.after_seconds > 0
                 THEN greatest(t.run_at, clock_timestamp() + make_interval(secs => s.after_seconds))
                 ELSE t.run_at END,
+            attempts = t.attempts - s.given_back,
             suspect = t.suspect AND NOT s.started,
             started_at = NULL
             {queue.release_extra}
         FROM held AS s WHERE t.id = s.id
         RETURNING t.id, t.claim_no, s.started
         """,
-        {**queue.parameters, "s": _RELEASED.encode(_releases(settlements))},
+        {**queue.parameters, "s": _RELEASED.encode(_releases(queue, settlements))},
     )
     released = await cursor.fetchall()
     if started := [row_id for row_id, _, was_started in released if was_started]:
@@ -116,14 +116,14 @@ def _fence(claim: Claim) -> tuple[UUID, UUID, int]:
 
 def _verdict(queue: TableQueue, settlement: Settlement) -> tuple[object, ...]:
     claim, action = settlement.claim, settlement.action
-    if isinstance(action, Later):
-        how = (False, action.run_at, action.after_seconds or 0.0, queue.counts_attempts and not action.counted)
-    else:
-        how = (isinstance(action, Done), None, 0.0, False)
+    later_at, after = (action.run_at, action.after_seconds or 0.0) if isinstance(action, Later) else (None, 0.0)
+    given_back = queue.counts_attempts and not action.counted
+    how = (isinstance(action, Done), later_at, after, given_back)
     return claim.id, claim.owner, claim.claim_no, *how, *queue.verdict(settlement)
 
 
-def _releases(settlements: Sequence[Settlement]) -> Iterable[tuple[object, ...]]:
+def _releases(queue: TableQueue, settlements: Sequence[Settlement]) -> Iterable[tuple[object, ...]]:
     for settlement in settlements:
-        after = settlement.action.after_seconds if isinstance(settlement.action, Release) else 0.0
-        yield (*_fence(settlement.claim), after)
+        action = settlement.action
+        after = action.after_seconds if isinstance(action, Release) else 0.0
+        yield (*_fence(settlement.claim), after, queue.counts_attempts and not action.counted)

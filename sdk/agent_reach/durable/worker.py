@@ -17,11 +17,11 @@ from .backoff import exponential_jitter
 from .batch import Batch
 from .claims import Claim, ClaimKey, Done, Later, Release, Settlement
 from .clock import DatabaseClock
-from .completer import Completer
+from .completer import Answer, Completer
 from .heap import ClaimHeap
 from .lease import Lease
 from .log import Log
-from .outage import Outage, is_transient, transaction
+from .outage import Outage, is_transient, statement, transaction
 from .queue import TableQueue
 from .scan import LONG_AGO, Scanner, wait
 from .settings import QueueSettings
@@ -141,7 +141,7 @@ class Worker:
             again = strays & self._strays
             self._strays = set(strays)
             if again:
-                await self.queue.settle(connection, [Settlement(held[key], Release()) for key in again])
+                await self.queue.settle(connection, [Settlement(held[key], Release(counted=False)) for key in again])
         if again:
             self._log.warning("durable.strays_released", rows=len(again))
             self.wake(min(held[key].run_at for key in again))
@@ -188,9 +188,10 @@ class Worker:
     async def begin(self, claims: Sequence[Claim]) -> dict[UUID, int]:
         """Notes in the table that work starts; waits for PostgreSQL while it is away."""
         outage = Outage("start", self._log)
+        opened = statement if self.queue.starts_in_one_statement else transaction
         while True:
             try:
-                async with transaction(self.pool) as connection:
+                async with opened(self.pool) as connection:
                     started = await self.queue.start(connection, claims)
             except Exception as error:
                 if not is_transient(error):
@@ -200,7 +201,7 @@ class Worker:
                 outage.succeeded()
                 return started
 
-    def submit(self, settlement: Settlement, *, urgent: bool) -> asyncio.Future[bool]:
+    def submit(self, settlement: Settlement, *, urgent: bool) -> Answer:
         """Takes an answer to be written."""
         return self._completer.submit(settlement, urgent=urgent)
 
@@ -210,6 +211,11 @@ class Worker:
         self._freed()
 
     # -- for the scanner (see `Hands`) ------------------------------------------------------------------------------
+
+    @property
+    def places(self) -> int:
+        """How many rows that are due could be handed out at once."""
+        return max(0, min(self._settings.concurrency - self._in_flight - self._heap.due, self._free))
 
     @property
     def room(self) -> int:
@@ -241,6 +247,8 @@ class Worker:
             self._hand_back(claims)
             return
         self._heap.push(claims, busy=self._overtake(claims))
+        # So that the scanner, which comes next, counts them.
+        self._heap.advance(self._clock.time())
         self._dispatch_event.set()
 
     def set_aside(self, owner: UUID, unreadable: Sequence[tuple[Claim, Exception]]) -> None:
@@ -279,7 +287,7 @@ class Worker:
 
     def _hand_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
-            self._completer.submit(Settlement(claim, Release()), urgent=True)
+            self._completer.submit(Settlement(claim, Release(counted=False)), urgent=True)
 
     def _freed(self) -> None:
         self._scanner.look_again()
@@ -353,7 +361,7 @@ class Worker:
     def _clean_up(self, batch: Batch, failure: BaseException | None) -> None:
         """Releases what the handler left open, a while later each time it does so."""
         if self._draining:
-            batch.leave(lambda *_: Release())
+            batch.leave(lambda _, started: Release(counted=started))
             return
         left = batch.leave(self._put_off)
         if failure is None and not left:
@@ -372,7 +380,8 @@ class Worker:
         return Release(
             exponential_jitter(
                 failures, settings.failure_base_seconds, settings.failure_cap_seconds, 0.3, self._random
-            )
+            ),
+            counted=started,
         )
 
     # -- keeping account ----------------------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from psycopg_pool import AsyncConnectionPool
 
@@ -17,8 +16,8 @@ from .calls import NO_SPAN, Span, answer_of, awaited, frames, in_thread
 from .context import Context, SyncContext
 from .errors import AttemptInterruptedError, HandlerError
 from .handlers import Call, Handler
-from .model import GiveUp, Report, Retry, State, Wait
-from .outcome import Outcome, judge
+from .model import ANSWERS, Report, State
+from .outcome import Outcome, Planner, judge
 from .queue import Verdict
 from .telling import Teller
 
@@ -26,20 +25,20 @@ from .telling import Teller
 STOP_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What is to be done for a task that was read.
-
-    Attributes:
-        handler: who does it.
-        call: does it, given the context.
-    """
-
-    handler: Handler
-    call: Call
+Work = tuple[Handler, Call]
+"""What is to be done for a task that was read: who does it, and the call of it."""
 
 
-class Office(Protocol):
+class _End(NamedTuple):
+    """What an attempt has come to, until that is stored."""
+
+    outcome: Outcome
+    result: Any
+    error: BaseException | None
+    duration_seconds: float
+
+
+class Office(Planner, Protocol):
     """What attempts need of the runner."""
 
     dsn: str
@@ -50,13 +49,6 @@ class Office(Protocol):
     @property
     def queue(self) -> TableQueue:
         """The tasks as a durable queue."""
-
-    @property
-    def now(self) -> datetime:
-        """The database's time."""
-
-    def gap(self, claim: Claim) -> float:
-        """Returns the seconds between the planned moments of this attempt and the next."""
 
 
 class Attempt:
@@ -81,14 +73,16 @@ class Attempt:
     __slots__ = (
         "_batch",
         "_began",
+        "_call",
         "_context",
+        "_end",
         "_ended",
+        "_handler",
         "_office",
         "_over",
         "_patience",
         "_started_at",
         "_stopped_by",
-        "_work",
         "claim",
         "working",
     )
@@ -98,12 +92,13 @@ class Attempt:
     ) -> None:
         self._office = office
         self._batch = batch
-        self._work = work
+        self._handler, self._call = work
         self.claim = claim
         self._started_at = started_at
         self._over = over
         self._began = time.monotonic()
         self._ended = False
+        self._end: _End
         self._stopped_by: BaseException | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._context: Context | SyncContext
@@ -111,14 +106,14 @@ class Attempt:
 
     def begin(self, span: Span = NO_SPAN) -> None:
         """Calls the handler."""
-        loop, call = asyncio.get_running_loop(), self._work.call
-        success = Verdict(State.SUCCEEDED, started_at=self._started_at, began=self._began)
-        if self._work.handler.asynchronous:
-            self._context = Context(self._batch, self.claim, success, self._office.queue, self._office.connections)
-            self.working = loop.create_task(awaited(call, self._context, span=span))
+        loop, office = asyncio.get_running_loop(), self._office
+        started = self._started_at, self._began
+        if self._handler.asynchronous:
+            self._context = Context(self._batch, self.claim, started, office.queue, office.connections)
+            self.working = loop.create_task(awaited(self._call, self._context, span=span))
         else:
-            self._context = SyncContext(self._batch, self.claim, success, self._office.queue, self._office.dsn, loop)
-            self.working = in_thread(call, self._context, span=span)
+            self._context = SyncContext(self._batch, self.claim, started, office.queue, office.dsn, loop)
+            self.working = in_thread(self._call, self._context, span=span)
         self.working.add_done_callback(self._returned)
         self._batch.on_lost(self.claim, self._lost)
 
@@ -168,7 +163,7 @@ class Attempt:
             self._give_up(defect)
 
     def _settle(self, result: Any, error: BaseException | None) -> None:
-        claim, code = self.claim, self.claim.row["code"]
+        claim = self.claim
         duration = time.monotonic() - self._began
         if self._context.completed:
             self._tell_completed(result, error, duration)
@@ -180,9 +175,7 @@ class Attempt:
             # The engine stops. What is left open is handed back.
             self._over()
         else:
-            outcome = judge(
-                claim, self._work.handler, result, error, self._office.now, lambda: self._office.gap(claim)
-            )
+            outcome = judge(claim, self._handler, result, error, self._office)
             verdict = Verdict(
                 outcome.state,
                 outcome.reason,
@@ -190,16 +183,12 @@ class Attempt:
                 started_at=self._started_at,
                 duration_seconds=duration,
             )
-            kept = None if outcome.reason is not None else result
-            report = Report(
-                claim.id, code, outcome.state, claim.attempts, error, outcome.reason, duration, outcome.next_at, kept
-            )
-            stored = self._batch.settle(claim, outcome.action, verdict)
-            stored.add_done_callback(lambda passed: self._stored(passed, outcome, report))
+            self._end = _End(outcome, None if outcome.reason is not None else result, error, duration)
+            self._batch.settle(claim, outcome.action, verdict).then(self._stored)
 
     def _tell_completed(self, result: Any, error: BaseException | None, duration: float) -> None:
         """Tells of a task that its handler completed in a transaction: whatever came after that changes nothing."""
-        answered = isinstance(result, Retry | Wait | GiveUp)
+        answered = isinstance(result, ANSWERS)
         if answered or isinstance(error, Exception):
             self._log("retry.failed_after_completion", error)
         kept = None if answered else result
@@ -219,12 +208,25 @@ class Attempt:
         told = {} if error is None else {"error": frames(error)}
         say(event, task=str(self.claim.id), code=self.claim.row["code"], **told)
 
-    def _stored(self, passed: asyncio.Future[bool], outcome: Outcome, report: Report) -> None:
-        if not passed.cancelled() and passed.result():
+    def _stored(self, stored: bool) -> None:  # noqa: FBT001 - called by `Answer.then` only
+        outcome, result, error, duration = self._end
+        if stored:
+            claim = self.claim
+            report = Report(
+                claim.id,
+                claim.row["code"],
+                outcome.state,
+                claim.attempts,
+                error,
+                outcome.reason,
+                duration,
+                outcome.next_at,
+                result,
+            )
             self._tell(report, waited=outcome.waits > 0)
         elif self._context.completed:
             # Its thread, which was told to stop, was about to commit.
-            self._tell_completed(None, None, report.duration_seconds)
+            self._tell_completed(None, None, duration)
         else:
             self._lose(lost(self.claim))
 
@@ -237,11 +239,7 @@ class Attempt:
         self._over()
 
     def _tell(self, report: Report, *, waited: bool = False) -> None:
-        calling = self._office.teller.report(self.claim, report, attempted=True, waited=waited)
-        if calling is None:
-            self._over()
-        else:
-            calling.add_done_callback(lambda _: self._over())
+        self._office.teller.report(self.claim, report, self._over, attempted=True, waited=waited)
 
 
 def lost(claim: Claim) -> ClaimLostError:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from .errors import AttemptInterruptedError, HandlerError
-from .model import GiveUp, Retry, Wait
+from .model import ANSWERS
 
 Span = AbstractContextManager[object]
 NO_SPAN: Span = nullcontext()
@@ -66,7 +66,9 @@ def answer_of(result: Any) -> Any:
     Raises:
         HandlerError: nobody has done the work, since it is a coroutine or a generator; or it is the class of an answer.
     """
-    if inspect.isclass(result) and issubclass(result, Retry | Wait | GiveUp):
+    if result is None:
+        return None
+    if inspect.isclass(result) and issubclass(result, ANSWERS):
         raise HandlerError(f"the handler returned the class {result.__name__} and not an answer: {result.__name__}(…)")
     if inspect.iscoroutine(result):
         result.close()

@@ -66,14 +66,14 @@ class Codec:
             raise ParameterError(f"{self._where}: {_place(found[0])}: {found[1]}")
         return encoded
 
-    def decode(self, payload: Any) -> Any:
-        """Reads a stored JSON value.
+    def decode(self, stored: str) -> Any:
+        """Reads a stored JSON text.
 
         Raises:
             ParameterError: it is not of the type (any more).
         """
         try:
-            return self._read(json.dumps(payload))
+            return self._read(stored)
         except ValidationError as error:
             raise ParameterError(f"{self._where}: {_reasons(error)}") from error
 
@@ -104,7 +104,7 @@ class ArgumentsCodec:
         return {name: self.codecs[name].encode(value) for name, value in bound.arguments.items()}
 
     def decode(self, stored: Any) -> inspect.BoundArguments:
-        """Reads stored arguments.
+        """Reads stored arguments, a JSON object by name.
 
         Raises:
             ParameterError: they no longer fit the function.
@@ -115,7 +115,7 @@ class ArgumentsCodec:
         for name, value in stored.items():
             if name not in self.codecs:
                 raise ParameterError(f"the function has no parameter {name} any more")
-            bound.arguments[name] = self.codecs[name].decode(value)
+            bound.arguments[name] = self.codecs[name].decode(json.dumps(value))
         try:
             return self.signature.bind(*bound.args, **bound.kwargs)
         except TypeError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +16,11 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Settlement, TableQueue
 
 from .errors import NoConnectionError, TaskStateError
+from .model import State
 from .queue import Verdict
+
+Started = tuple[datetime, float]
+"""When an attempt started, on the database's clock and on this process's monotonic one."""
 
 _THREAD_SECONDS = 30.0
 
@@ -29,7 +35,20 @@ class _Attempt:
         max_attempts: how many there are at most.
     """
 
-    def __init__(self, batch: Batch, claim: Claim, success: Verdict, queue: TableQueue) -> None:
+    __slots__ = (
+        "_batch",
+        "_claim",
+        "_queue",
+        "_started",
+        "_stop",
+        "attempt",
+        "code",
+        "completed",
+        "max_attempts",
+        "task_id",
+    )
+
+    def __init__(self, batch: Batch, claim: Claim, started: Started, queue: TableQueue) -> None:
         self.task_id: UUID = claim.id
         self.code: str = claim.row["code"]
         self.attempt = claim.attempts
@@ -37,7 +56,7 @@ class _Attempt:
         self.completed = False
         self._batch = batch
         self._claim = claim
-        self._success = success
+        self._started = started
         self._queue = queue
         self._stop = False
 
@@ -57,7 +76,9 @@ class _Attempt:
             raise ClaimLostError(f"task {self.task_id} is not ours any more")
 
     async def _complete(self, connection: Any) -> None:
-        settlement = Settlement(self._claim, Done(), self._success)
+        at, began = self._started
+        success = Verdict(State.SUCCEEDED, started_at=at, duration_seconds=time.monotonic() - began)
+        settlement = Settlement(self._claim, Done(), success)
         if self._stop or not await self._queue.settle(connection, [settlement]):
             raise ClaimLostError(f"task {self.task_id} is not ours any more")
         await self._queue.apply(connection, [settlement])
@@ -66,15 +87,17 @@ class _Attempt:
 class Context(_Attempt):
     """The context of an asynchronous handler."""
 
+    __slots__ = ("_connections",)
+
     def __init__(
         self,
         batch: Batch,
         claim: Claim,
-        success: Verdict,
+        started: Started,
         queue: TableQueue,
         connections: AsyncConnectionPool[Any],
     ) -> None:
-        super().__init__(batch, claim, success, queue)
+        super().__init__(batch, claim, started, queue)
         self._connections = connections
 
     @asynccontextmanager
@@ -111,16 +134,18 @@ class Context(_Attempt):
 class SyncContext(_Attempt):
     """The context of a handler that runs in a thread."""
 
+    __slots__ = ("_dsn", "_loop")
+
     def __init__(
         self,
         batch: Batch,
         claim: Claim,
-        success: Verdict,
+        started: Started,
         queue: TableQueue,
         dsn: str,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(batch, claim, success, queue)
+        super().__init__(batch, claim, started, queue)
         self._dsn = dsn
         self._loop = loop
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -145,9 +146,10 @@ class Replays:
         method = _is_method(function)
         codec = arguments_codec(function, skip_first=method)
 
-        def prepare(payload: Any) -> Call:
-            bound = codec.decode(payload["arguments"])
-            first = (self._objects.get(payload["object"]),) if method else ()
+        def prepare(payload: str) -> Call:
+            stored = json.loads(payload)
+            bound = codec.decode(stored["arguments"])
+            first = (self._objects.get(stored["object"]),) if method else ()
             return lambda _: function(*first, *bound.args, **bound.kwargs)
 
         return Handler(

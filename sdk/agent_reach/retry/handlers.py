@@ -23,7 +23,7 @@ class Handler:
     Attributes:
         code: of the tasks.
         asynchronous: it is awaited on the loop; the others run in a thread.
-        prepare: reads a stored payload and returns the call; raises ParameterError where it cannot be read.
+        prepare: reads a stored payload, a JSON text, and returns the call; raises ParameterError where it cannot be read.
         encode: checks a parameter and returns its payload; raises ParameterError.
         options: of tasks whose registration says nothing else.
         retryable: whether trying again may help after this error.
@@ -32,7 +32,7 @@ class Handler:
 
     code: str
     asynchronous: bool
-    prepare: Callable[[Any], Call]
+    prepare: Callable[[str], Call]
     encode: Callable[[Any], Any]
     options: TaskOptions
     retryable: Callable[[BaseException], bool] = lambda _: True
@@ -103,7 +103,7 @@ def listener(code: str, target: Any, options: TaskOptions) -> Handler:
     callee = _callee(target)
     with_context = len(parameters) == 2
 
-    def prepare(payload: Any) -> Call:
+    def prepare(payload: str) -> Call:
         parameter = codec.decode(payload)
         return lambda ctx: callee()(parameter, ctx) if with_context else callee()(parameter)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from .strategies import seconds
@@ -82,6 +82,10 @@ class GiveUp:
     """
 
     reason: str
+
+
+ANSWERS = (Retry, Wait, GiveUp)
+"""What a handler can return to say that it did not work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +176,7 @@ class Attempt:
     waits: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What a callback is told.
 
     Attributes:

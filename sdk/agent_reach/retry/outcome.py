@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from agent_reach.durable import Claim, Done, Later
 
 from .errors import AttemptInterruptedError, NoConnectionError
 from .handlers import Handler
-from .model import GiveUp, Retry, State, Wait
+from .model import ANSWERS, GiveUp, Retry, State, Wait
 
 _MAX_ERROR_TEXT = 2000
 # Nothing bounds how often a task is tried after an error that spends no attempt: not more often than this.
 _LEAST_WAIT_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+_DONE = Done()
+
+
+class Outcome(NamedTuple):
     """How a task goes on.
 
     Attributes:
@@ -32,7 +32,7 @@ class Outcome:
 
     state: State
     reason: str | None = None
-    action: Done | Later = field(default_factory=Done)
+    action: Done | Later = _DONE
     next_at: datetime | None = None
     waits: int = 0
 
@@ -40,9 +40,18 @@ class Outcome:
 _SUCCEEDED = Outcome(State.SUCCEEDED)
 
 
-def judge(
-    claim: Claim, handler: Handler, result: Any, error: BaseException | None, now: datetime, gap: Callable[[], float]
-) -> Outcome:
+class Planner(Protocol):
+    """Who knows when a task is tried again."""
+
+    @property
+    def now(self) -> datetime:
+        """The database's time."""
+
+    def gap(self, claim: Claim) -> float:
+        """Returns the seconds between the planned moments of this attempt and the next, by the task's strategy."""
+
+
+def judge(claim: Claim, handler: Handler, result: Any, error: BaseException | None, planner: Planner) -> Outcome:
     """Returns what becomes of a task.
 
     Args:
@@ -50,12 +59,11 @@ def judge(
         handler: knows which errors are final, and which spend no attempt.
         result: what it returned, an answer perhaps.
         error: what it raised.
-        now: the database's time.
-        gap: the seconds between the planned moments of this attempt and the next, by the task's strategy.
+        planner: knows when it is tried again.
     """
     if error is not None:
         reason = printable(described(error))
-    elif isinstance(result, Retry | Wait | GiveUp):
+    elif isinstance(result, ANSWERS):
         reason = printable(str(result.reason))
     else:
         return _SUCCEEDED
@@ -63,24 +71,24 @@ def judge(
     raised = None if isinstance(error, AttemptInterruptedError) else error
     if isinstance(raised, NoConnectionError):
         # Nothing was tried.
-        return _waiting(claim, reason, now, max(gap(), _LEAST_WAIT_SECONDS))
+        return _waiting(claim, reason, planner, max(planner.gap(claim), _LEAST_WAIT_SECONDS))
     if isinstance(result, GiveUp) or (raised is not None and not handler.retryable(raised)):
         return Outcome(State.GIVEN_UP, reason)
     if isinstance(result, Wait):
-        return _waiting(claim, reason, now, result.after)
+        return _waiting(claim, reason, planner, result.after)
     if raised is not None and not handler.counted(raised):
-        return _waiting(claim, reason, now, max(gap(), _LEAST_WAIT_SECONDS))
+        return _waiting(claim, reason, planner, max(planner.gap(claim), _LEAST_WAIT_SECONDS))
     if claim.attempts >= claim.row["max_attempts"]:
         return Outcome(State.EXHAUSTED, reason)
-    action, next_at = _next(claim, now, result.after if isinstance(result, Retry) else None, gap)
+    action, next_at = _next(claim, planner, result.after if isinstance(result, Retry) else None)
     expires_at = claim.row["expires_at"]
     if expires_at is not None and expires_at <= next_at:
         return Outcome(State.EXPIRED, reason)
     return Outcome(State.WAITING, reason, action, next_at)
 
 
-def _waiting(claim: Claim, reason: str, now: datetime, seconds: float) -> Outcome:
-    next_at, expires_at = now + timedelta(seconds=seconds), claim.row["expires_at"]
+def _waiting(claim: Claim, reason: str, planner: Planner, seconds: float) -> Outcome:
+    next_at, expires_at = planner.now + timedelta(seconds=seconds), claim.row["expires_at"]
     action = Later(after_seconds=seconds, counted=False)
     if expires_at is not None and expires_at <= next_at:
         # It expires then, having spent nothing.
@@ -88,9 +96,9 @@ def _waiting(claim: Claim, reason: str, now: datetime, seconds: float) -> Outcom
     return Outcome(State.WAITING, reason, action, next_at, waits=1)
 
 
-def _next(claim: Claim, now: datetime, after: float | None, gap: Callable[[], float]) -> tuple[Later, datetime]:
+def _next(claim: Claim, planner: Planner, after: float | None) -> tuple[Later, datetime]:
     """Plans from the planned moment on, so that the plan stays exact; from now on where that is past."""
-    seconds = gap() if after is None else after
+    now, seconds = planner.now, planner.gap(claim) if after is None else after
     planned = claim.run_at + timedelta(seconds=seconds)
     if after is None and planned > now:
         return Later(run_at=planned), planned

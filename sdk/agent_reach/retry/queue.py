@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg import AsyncConnection
@@ -30,8 +28,7 @@ CLAIMED_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What an attempt has come to, as the result of a settlement.
 
     Attributes:
@@ -40,8 +37,7 @@ class Verdict:
         attempted: False where the handler was not called (expired, unreadable), so that nothing is logged.
         waits: 1 where the handler had to wait, which is no attempt: such lines of the log are one.
         started_at: of the attempt, on the database's clock.
-        began: when the attempt began, on this process's monotonic clock.
-        duration_seconds: of the attempt; what has passed since ``began`` when it is written, if not given.
+        duration_seconds: of the attempt.
     """
 
     state: State
@@ -49,13 +45,7 @@ class Verdict:
     attempted: bool = True
     waits: int = 0
     started_at: datetime | None = None
-    began: float = 0.0
-    duration_seconds: float | None = None
-
-    @property
-    def duration(self) -> float:
-        """How long the attempt took, in seconds."""
-        return time.monotonic() - self.began if self.duration_seconds is None else self.duration_seconds
+    duration_seconds: float = 0.0
 
 
 _ONE_LINE_OF_WAITING = """
@@ -78,6 +68,7 @@ class RetryQueue(TableQueue):
         super().__init__(
             f"{schema}.tasks",
             CLAIMED_COLUMNS,
+            starts_as_claimed=True,
             start_assignments="state = 'RUNNING'",
             release_assignments="state = 'WAITING'",
             verdict_columns={
@@ -105,7 +96,7 @@ class RetryQueue(TableQueue):
             claim.attempts,
             claim.run_at,
             verdict.started_at,
-            verdict.duration,
+            verdict.duration_seconds,
             verdict.waits,
         )
 
@@ -124,7 +115,7 @@ class RetryQueue(TableQueue):
     def unreadable(self, claim: Claim, error: Exception) -> Settlement:
         """Ends a task whose columns cannot be read; its payload is read elsewhere, and never hinders this."""
         reason = f"its row cannot be read: {type(error).__name__}"
-        return Settlement(claim, Done(), Verdict(State.UNREADABLE, reason, attempted=False))
+        return Settlement(claim, Done(counted=False), Verdict(State.UNREADABLE, reason, attempted=False))
 
     async def returned(self, connection: AsyncConnection[Any], ids: Sequence[UUID]) -> None:
         """Notes attempts that nobody lived to finish."""

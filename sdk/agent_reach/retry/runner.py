@@ -136,33 +136,29 @@ class Runner:
         row = claim.row
         if row["expires_at"] is not None and row["expires_at"] <= self.now:
             return Verdict(State.EXPIRED, attempted=False)
-        if claim.attempts >= row["max_attempts"]:
+        if _tried(claim) >= row["max_attempts"]:
             # Its last attempt took its process along, or ran beyond its limit: nobody could say so then.
             return Verdict(State.EXHAUSTED, attempted=False)
         handler = self._registry.get(row["code"])
         assert handler is not None, "only what has a handler is claimed"
         try:
-            return Work(handler, handler.prepare(row["payload"]))
+            return handler, handler.prepare(row["payload"])
         except ParameterError as error:
             return Verdict(State.UNREADABLE, printable(described(error)), attempted=False)
         except Exception as error:  # noqa: BLE001 - a validator of the application may raise anything
             return Verdict(State.UNREADABLE, printable(f"cannot be read: {described(error)}"), attempted=False)
 
     def _end_unstarted(self, batch: Batch, claim: Claim, verdict: Verdict, over: Callable[[], None]) -> None:
-        report = Report(claim.id, claim.row["code"], verdict.state, claim.attempts, reason=verdict.error)
+        report = Report(claim.id, claim.row["code"], verdict.state, _tried(claim), reason=verdict.error)
 
-        def stored(passed: asyncio.Future[bool]) -> None:
-            calling = None
-            if passed.cancelled() or not passed.result():
+        def stored(stored: bool) -> None:  # noqa: FBT001 - called by `Answer.then` only
+            if stored:
+                self.teller.report(claim, report, over, attempted=False)
+            else:
                 self.teller.no_report(claim, lost(claim))
-            else:
-                calling = self.teller.report(claim, report, attempted=False)
-            if calling is None:
                 over()
-            else:
-                calling.add_done_callback(lambda _: over())
 
-        batch.settle(claim, Done(), verdict).add_done_callback(stored)
+        batch.settle(claim, Done(counted=False), verdict).then(stored)
 
     async def _begin(
         self, batch: Batch, ready: dict[UUID, tuple[Claim, Work]], over: Callable[[], None]
@@ -215,6 +211,11 @@ class _Countdown:
         self._count -= 1
         if self._count == 0 and not self.none.done():
             self.none.set_result(None)
+
+
+def _tried(claim: Claim) -> int:
+    """Returns how often the handler was called so far."""
+    return claim.attempts - claim.started
 
 
 async def _stop(attempts: Sequence[Attempt], stopped: asyncio.CancelledError) -> None:

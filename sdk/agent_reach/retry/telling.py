@@ -64,25 +64,27 @@ class Teller:
             future.set_exception(why)
 
     def report(
-        self, claim: Claim, report: Report, *, attempted: bool, waited: bool = False
-    ) -> asyncio.Task[None] | None:
+        self, claim: Claim, report: Report, told: Callable[[], None], *, attempted: bool, waited: bool = False
+    ) -> None:
         """Tells of a claim that is settled.
 
         Args:
             claim: which.
             report: what it has come to.
+            told: called when everybody was told.
             attempted: the handler was called.
             waited: the handler had to wait, which is no attempt.
-
-        Returns:
-            The task in which callbacks are called, if there are any.
         """
         if attempted:
             self._note(report, waited=waited)
         future = self._waiting.pop((claim.id, claim.claim_no), None)
         if future is not None and not future.done():
             future.set_result(report)
-        return self.tell(report, attempted=attempted and not waited)
+        calling = self.tell(report, attempted=attempted and not waited)
+        if calling is None:
+            told()
+        else:
+            calling.add_done_callback(lambda _: told())
 
     def tell(self, report: Report, *, attempted: bool) -> asyncio.Task[None] | None:
         """Calls the callbacks of a report, in a task of their own; None where there are none.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from psycopg import errors
+from psycopg import AsyncConnection, errors
+from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool
 
 from agent_reach.durable import Claim, ClaimLostError, Consumer, Engine
@@ -33,6 +34,8 @@ from .telling import Teller
 _LOOK_SECONDS = 1.0
 # So long is PostgreSQL waited for at the start to see that the tables are there.
 _CHECK_SECONDS = 5.0
+# A statement is prepared when it comes for the third time on a connection.
+_PREPARE_THRESHOLD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Worker:
             claim_no, attempts, run_at, priority, suspect, *own = rows[0]
             coming = self._teller.expect(task_id, claim_no)
             row = dict(zip(CLAIMED_COLUMNS, own, strict=True))
-            place.adopt([Claim(task_id, place.owner, claim_no, attempts, run_at, priority, suspect, row)])
+            place.adopt([Claim(task_id, place.owner, claim_no, attempts, run_at, priority, suspect, row=row)])
         try:
             return result_of(await self._report(task_id, claim_no, coming))
         except ClaimLostError as lost:
@@ -143,7 +146,13 @@ async def working(
     """
     size = min(settings.concurrency, 8) + 4
     async with AsyncConnectionPool(
-        dsn, min_size=2, max_size=size, open=False, kwargs={"prepare_threshold": None}, name="reach-retry"
+        dsn,
+        min_size=2,
+        max_size=size,
+        open=False,
+        kwargs={"prepare_threshold": None, "autocommit": True},
+        configure=_configure,
+        name="reach-retry",
     ) as pool:
         await _check_tables(pool, statements)
         engine = Engine(
@@ -175,6 +184,20 @@ async def working(
                     await cancel_and_wait(beside)
         finally:
             registry.added.remove(handler_added)
+
+
+async def _configure(connection: AsyncConnection[Any]) -> None:
+    """Has payloads read once, by the types of their handlers, and statements planned once, where nobody is in between.
+
+    Behind a pooler in transaction mode nothing stays for the next statement; it answers with a process id of its own.
+    """
+    connection.adapters.register_loader("jsonb", TextLoader)
+    cursor = await connection.execute("SELECT pg_backend_pid()")
+    if await cursor.fetchone() == (connection.info.backend_pid,):
+        # All of ours find rows by an index. A plan that is kept must not be one for the table as it was when it was empty.
+        await connection.execute("SET plan_cache_mode = 'force_generic_plan'")
+        await connection.execute("SET enable_seqscan = off")
+        connection.prepare_threshold = _PREPARE_THRESHOLD
 
 
 async def _check_tables(pool: AsyncConnectionPool[Any], statements: Statements) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -193,7 +192,7 @@ async def test_no_hot_query_walks_through_a_table_of_100_000_tasks(migrated: Dsn
         await reading.count_channel_sends(explaining, [Channel.EMAIL], now)
         await reading.timeline(explaining, "t1", sample[0][1])
         await TableQueue.start(TaskQueue(), explaining, claims)
-        texts = [replace(claim, row={**_TEXT, "fingerprint": claim.id.bytes}) for claim in claims]
+        texts = [claim._replace(row={**_TEXT, "fingerprint": claim.id.bytes}) for claim in claims]
         await fingerprints.take(explaining, [(claim, timedelta(hours=1)) for claim in texts])
         await fingerprints.let_go(explaining, ids)
         await fingerprints.let_go_unsent(explaining, ids)

@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from agent_reach.durable import Batch, Done, Later, QueueSettings, Release
+from agent_reach.durable import Answer, Batch, Done, Later, QueueSettings, Release
 
 from .ground import TABLE, Ground, until
 
@@ -119,7 +119,7 @@ async def test_what_apply_writes_commits_with_the_answer_and_a_poison_one_spoils
     answers: dict[UUID, list[bool]] = {row: [] for row in rows}
 
     async def handle(batch: Batch) -> None:
-        async def one(claim_id: UUID, stored: asyncio.Future[bool]) -> None:
+        async def one(claim_id: UUID, stored: Answer) -> None:
             answers[claim_id].append(await stored)
 
         async with asyncio.TaskGroup() as group:

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from psycopg import AsyncConnection
 
-from agent_reach.durable import Batch, Claim, ClaimLostError, Done, Later, Release, Settlement
+from agent_reach.durable import Answer, Batch, Claim, ClaimLostError, Done, Later, Release, Settlement
 
 from .ground import FAST, LEASE, TABLE, Ground, RowQueue, lost, until
 
@@ -110,7 +110,7 @@ async def test_of_two_answers_for_one_row_that_are_written_together_only_the_lat
     ground: Ground,
 ) -> None:
     ground.insert(1)
-    answers: list[asyncio.Future[bool]] = []
+    answers: list[Answer] = []
     # So patient that the first answer is written together with the second, which is urgent.
     patient = replace(FAST)
     object.__setattr__(patient, "flush_seconds", 3600.0)
@@ -125,7 +125,7 @@ async def test_of_two_answers_for_one_row_that_are_written_together_only_the_lat
 
     async with ground.engine(handle, limits=patient):
         await ground.until_finished(1)
-    assert [answer.result() for answer in answers] == [False, True]
+    assert [await answer for answer in answers] == [False, True]
     assert ground.query("SELECT result FROM work.outcomes") == [("second",)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from uuid import uuid4
@@ -124,7 +123,7 @@ class TestHeap:
     def test_of_one_row_only_the_latest_claim_is_held_in_whatever_order_they_come(self, *, suspect: bool) -> None:
         now = EPOCH.timestamp()
         first = at(0, suspect=suspect)
-        second = replace(first, claim_no=2)
+        second = first._replace(claim_no=2)
         for come in [(first, second), (second, first)]:
             heap = ClaimHeap(60)
             for claim in come:
