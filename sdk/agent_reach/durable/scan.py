@@ -184,7 +184,7 @@ class Scanner:
 
         A claim costs the same for one row, so it is for half a batch at least where there is something to do yet.
         """
-        half = max(1, min(self._settings.batch_size, self._settings.concurrency) // 2)
+        half = max(1, min(self._settings.batch_size, self._settings.concurrency // 2))
         if self._queue.starts_as_claimed and self._hands.places >= half:
             return min(half, _MAX_CLAIM), True
         room = self._hands.room

@@ -15,7 +15,7 @@ from agent_reach.durable import Batch, Claim, ClaimLostError, Release, TableQueu
 from .calls import NO_SPAN, Span, answer_of, awaited, frames, in_thread
 from .context import Context, SyncContext
 from .errors import AttemptInterruptedError, HandlerError
-from .handlers import Call, Handler
+from .handlers import Handler
 from .model import ANSWERS, Report, State
 from .outcome import Outcome, Planner, judge
 from .queue import Verdict
@@ -25,8 +25,8 @@ from .telling import Teller
 STOP_SECONDS = 5.0
 
 
-Work = tuple[Handler, Call]
-"""What is to be done for a task that was read: who does it, and the call of it."""
+Work = tuple[Handler, Any]
+"""What is to be done: who does it, and what was read for it."""
 
 
 class _End(NamedTuple):
@@ -73,7 +73,6 @@ class Attempt:
     __slots__ = (
         "_batch",
         "_began",
-        "_call",
         "_context",
         "_end",
         "_ended",
@@ -81,6 +80,7 @@ class Attempt:
         "_office",
         "_over",
         "_patience",
+        "_read",
         "_started_at",
         "_stopped_by",
         "claim",
@@ -92,7 +92,7 @@ class Attempt:
     ) -> None:
         self._office = office
         self._batch = batch
-        self._handler, self._call = work
+        self._handler, self._read = work
         self.claim = claim
         self._started_at = started_at
         self._over = over
@@ -110,10 +110,10 @@ class Attempt:
         started = self._started_at, self._began
         if self._handler.asynchronous:
             self._context = Context(self._batch, self.claim, started, office.queue, office.connections)
-            self.working = loop.create_task(awaited(self._call, self._context, span=span))
+            self.working = loop.create_task(awaited(self._handler.call, self._read, self._context, span=span))
         else:
             self._context = SyncContext(self._batch, self.claim, started, office.queue, office.dsn, loop)
-            self.working = in_thread(self._call, self._context, span=span)
+            self.working = in_thread(self._handler.call, self._read, self._context, span=span)
         self.working.add_done_callback(self._returned)
         self._batch.on_lost(self.claim, self._lost)
 

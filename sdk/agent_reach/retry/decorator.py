@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from . import connections
 from .codec import ArgumentsCodec, arguments_codec
 from .errors import BindingError, HandlerError, ParameterError
-from .handlers import Call, Handler
+from .handlers import Handler
 from .model import Scheduled
 from .options import TaskOptions
 from .registration import Registrar
@@ -146,16 +146,21 @@ class Replays:
         method = _is_method(function)
         codec = arguments_codec(function, skip_first=method)
 
-        def prepare(payload: str) -> Call:
+        def read(payload: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
             stored = json.loads(payload)
             bound = codec.decode(stored["arguments"])
             first = (self._objects.get(stored["object"]),) if method else ()
-            return lambda _: function(*first, *bound.args, **bound.kwargs)
+            return (*first, *bound.args), bound.kwargs
+
+        def call(arguments: tuple[tuple[Any, ...], Mapping[str, Any]], _: object) -> Any:
+            args, kwargs = arguments
+            return function(*args, **kwargs)
 
         return Handler(
             f"{function.__module__}.{function.__qualname__}" if code is None else code,
             inspect.iscoroutinefunction(function),
-            prepare,
+            read,
+            call,
             _as_it_is,
             options,
             rules.retryable,

@@ -12,8 +12,8 @@ from .codec import Codec, resolved_annotations
 from .errors import HandlerError
 from .options import TaskOptions, check_code
 
-Call = Callable[[Any], Any]
-"""Does the work with a context; returns the result, or something to await for it."""
+Call = Callable[[Any, Any], Any]
+"""Does the work, given what was read and a context; returns the result, or something to await for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class Handler:
     Attributes:
         code: of the tasks.
         asynchronous: it is awaited on the loop; the others run in a thread.
-        prepare: reads a stored payload, a JSON text, and returns the call; raises ParameterError where it cannot be read.
+        read: reads a stored payload, a JSON text; raises ParameterError where it cannot be read.
+        call: does the work with what was read.
         encode: checks a parameter and returns its payload; raises ParameterError.
         options: of tasks whose registration says nothing else.
         retryable: whether trying again may help after this error.
@@ -32,7 +33,8 @@ class Handler:
 
     code: str
     asynchronous: bool
-    prepare: Callable[[str], Call]
+    read: Callable[[str], Any]
+    call: Call
     encode: Callable[[Any], Any]
     options: TaskOptions
     retryable: Callable[[BaseException], bool] = lambda _: True
@@ -100,14 +102,10 @@ def listener(code: str, target: Any, options: TaskOptions) -> Handler:
     if parameters[0].name not in hints:
         raise HandlerError(f"{name}({parameters[0].name}) has no annotation: say what it takes")
     codec = Codec(hints[parameters[0].name], f"{name}({parameters[0].name})")
-    callee = _callee(target)
-    with_context = len(parameters) == 2
-
-    def prepare(payload: str) -> Call:
-        parameter = codec.decode(payload)
-        return lambda ctx: callee()(parameter, ctx) if with_context else callee()(parameter)
-
-    return Handler(code, inspect.iscoroutinefunction(function), prepare, codec.encode, options)
+    call = _only_one(target) if inspect.isclass(target) else target
+    if len(parameters) == 1:
+        call = _without_context(call)
+    return Handler(code, inspect.iscoroutinefunction(function), codec.decode, call, codec.encode, options)
 
 
 def _function_of(target: Any) -> Callable[..., Any | Awaitable[Any]]:
@@ -125,17 +123,19 @@ def _function_of(target: Any) -> Callable[..., Any | Awaitable[Any]]:
     return function
 
 
-def _callee(target: Any) -> Callable[[], Callable[..., Any]]:
-    if not inspect.isclass(target):
-        return lambda: target
+def _only_one(kind: type[Any]) -> Callable[..., Any]:
+    """Returns a function that calls the one object of a class, which is made for the first call."""
     made: list[Any] = []
     lock = threading.Lock()
 
-    def only_one() -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
         with lock:
             if not made:
-                made.append(target())
-            instance: Callable[..., Any] = made[0]
-            return instance
+                made.append(kind())
+        return made[0](*arguments)
 
-    return only_one
+    return call
+
+
+def _without_context(call: Callable[[Any], Any]) -> Call:
+    return lambda parameter, _: call(parameter)

@@ -142,7 +142,7 @@ class Runner:
         handler = self._registry.get(row["code"])
         assert handler is not None, "only what has a handler is claimed"
         try:
-            return handler, handler.prepare(row["payload"])
+            return handler, handler.read(row["payload"])
         except ParameterError as error:
             return Verdict(State.UNREADABLE, printable(described(error)), attempted=False)
         except Exception as error:  # noqa: BLE001 - a validator of the application may raise anything
