@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from psycopg import AsyncConnection
@@ -15,6 +15,8 @@ from .claims import Claim, Claimed, ClaimKey, Release, Settlement
 from .ddl import check_name
 from .reading import fetch_readable
 from .settling import verdict_rows, write_releases, write_starts, write_verdicts
+
+_Item = TypeVar("_Item")
 
 PRIORITIES = tuple(range(10))
 _PRIORITIES = f"'{{{','.join(map(str, PRIORITIES))}}}'::smallint[]"
@@ -102,8 +104,10 @@ class TableQueue:
     def settles_in_one_statement(self, settlements: Sequence[Settlement]) -> bool:
         """Says whether :meth:`settle` and :meth:`apply` of these need no transaction around them."""
         own = type(self)
-        plain = own.settle is TableQueue.settle and own.apply is TableQueue.apply
-        return plain and not any(isinstance(settlement.action, Release) for settlement in settlements)
+        if own.settle is not TableQueue.settle or own.apply is not TableQueue.apply:
+            return False
+        one = settlements[0].claim.owner
+        return all(each.claim.owner is one and not isinstance(each.action, Release) for each in settlements)
 
     # -- for the domain to override -------------------------------------------------------------------------------
 
@@ -114,8 +118,8 @@ class TableQueue:
     def beside(self, settlements: Sequence[Settlement]) -> str:  # noqa: ARG002 - for those who override it
         """Returns a statement that is done in the one that settles these, such as an INSERT into a log; "" is none.
 
-        It reads what passed the fence from ``settled``, which has ``id``, ``owner``, ``claim_no`` and the
-        ``verdict_columns``. Where that is enough, it costs less than :meth:`apply`.
+        It reads what passed the fence from ``settled``, which has ``id``, ``claim_no``, ``run_at`` (as it is from now on)
+        and the ``verdict_columns``; their owner is ``%(owner)s``. Where that is enough, it costs less than :meth:`apply`.
         """
         return ""
 
@@ -156,15 +160,14 @@ class TableQueue:
             The claims that passed; for the others somebody else has the say by now. Two claims of one row may be
             settled together, of which at most one passes.
         """
-        # In order of id, so that two writers of the same rows tend to wait for each other instead of deadlocking.
-        ordered = sorted(settlements, key=lambda settlement: settlement.claim.id.int)
-        verdicts = [settlement for settlement in ordered if not isinstance(settlement.action, Release)]
-        releases = [settlement for settlement in ordered if isinstance(settlement.action, Release)]
         passed: set[ClaimKey] = set()
-        if verdicts:
-            passed |= await write_verdicts(connection, self, verdicts)
-        if releases:
-            passed |= await write_releases(connection, self, releases)
+        for owner, ours in _by_owner(settlements, lambda settlement: settlement.claim):
+            verdicts = [settlement for settlement in ours if not isinstance(settlement.action, Release)]
+            releases = [settlement for settlement in ours if isinstance(settlement.action, Release)]
+            if verdicts:
+                passed |= await write_verdicts(connection, self, owner, verdicts)
+            if releases:
+                passed |= await write_releases(connection, self, owner, releases)
         return passed
 
     # -- what the engine calls --------------------------------------------------------------------------------------
@@ -290,7 +293,10 @@ class TableQueue:
         Returns:
             The attempts, this one included, by id of those that are still ours.
         """
-        return await write_starts(connection, self, sorted(claims, key=lambda claim: claim.id.int))
+        attempts: dict[UUID, int] = {}
+        for owner, ours in _by_owner(claims, lambda claim: claim):
+            attempts |= await write_starts(connection, self, owner, ours)
+        return attempts
 
     async def sweep(self, connection: AsyncConnection[Any], limit: int) -> tuple[int, datetime | None]:
         """Frees up to ``limit`` rows whose owner has no ``instance`` row.
@@ -366,3 +372,15 @@ class TableQueue:
 def _moments(moments: Sequence[datetime | None]) -> str:
     """Returns moments as PostgreSQL writes an array of them."""
     return f"{{{','.join('NULL' if moment is None else moment.isoformat() for moment in moments)}}}"
+
+
+def _by_owner(items: Iterable[_Item], claim_of: Callable[[_Item], Claim]) -> list[tuple[UUID, list[_Item]]]:
+    """Returns these by the owner of their claims, which nearly always is one.
+
+    Each in order of id, so that two writers of the same rows tend to wait for each other instead of deadlocking.
+    """
+    owners: dict[int, tuple[UUID, list[_Item]]] = {}
+    for item in sorted(items, key=lambda item: claim_of(item).id.int):
+        owner = claim_of(item).owner
+        owners.setdefault(owner.int, (owner, []))[1].append(item)
+    return list(owners.values())

@@ -35,7 +35,11 @@ class Recordset:
         Raises:
             TypeError: a value is of another type, an integer has more than 64 bits, a text is not valid Unicode.
         """
-        return orjson.dumps([dict(zip(self.names, row, strict=True)) for row in rows], default=_text).decode()
+        # What is missing is NULL: PostgreSQL takes its time over every value that it reads.
+        values = [
+            {name: value for name, value in zip(self.names, row, strict=True) if value is not None} for row in rows
+        ]
+        return orjson.dumps(values, default=_text).decode()
 
 
 def _text(value: object) -> str:

@@ -30,6 +30,8 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_CLAIM = 250
 # While the memory is too full to claim all that lies ahead, rows become due unclaimed: look again this soon.
 _CROWDED_SECONDS = 1.0
+# Where fewer can be started at once, they are claimed ahead of that, to be there when a place comes free.
+_LEAST_STARTED = 8
 # Rows are claimed for the moment when a place comes free only when none has come free by itself for so long.
 _BUSY_SECONDS = 0.005
 
@@ -136,11 +138,9 @@ class Scanner:
             if pause <= 0:
                 self._wanted = True
             limit, start = self._bite() if (self._wanted or self.behind) and self._lease.live else (0, False)
-            if limit and self._queue.starts_as_claimed and not start:
-                busy = self._took_at + _BUSY_SECONDS - time.monotonic()
-                if busy > 0:
-                    await wait(self._event, busy)
-                    continue
+            if limit and not start and (busy := self._took_at + _BUSY_SECONDS - time.monotonic()) > 0:
+                await wait(self._event, busy)
+                continue
             if not limit:
                 # Without room or lease there is nothing to do but to look again, by and by.
                 await wait(self._event, pause if pause > 0 else _CROWDED_SECONDS)
@@ -182,10 +182,11 @@ class Scanner:
     def _bite(self) -> tuple[int, bool]:
         """Says how many rows that are due are worth a claim now, and whether work on them starts with it.
 
-        A claim costs the same for one row, so it is for half a batch at least where there is something to do yet.
+        A claim costs the same for one row, so it is for half a batch at least where there is something to do yet. Rows
+        are started for half of the places at a time, so that the next ones are on their way while these are at work.
         """
         half = max(1, min(self._settings.batch_size, self._settings.concurrency // 2))
-        if self._queue.starts_as_claimed and self._hands.places >= half:
+        if self._queue.starts_as_claimed and self._hands.places >= half >= _LEAST_STARTED:
             return min(half, _MAX_CLAIM), True
         room = self._hands.room
         return (min(room, _MAX_CLAIM) if room >= half or self._hands.idle else 0), False
@@ -202,7 +203,7 @@ class Scanner:
             Whether more lies ahead than there is room for.
         """
         due = await self._claim(limit, low_water=self._low_water.begin(), start=start)
-        if due.claims:
+        if start and due.claims:
             self._took_at = time.monotonic()
         self.behind = len(due.claims) + len(due.unreadable) >= limit
         if due.oldest is not None:

@@ -10,17 +10,21 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
-from .claims import Claim, ClaimKey, Done, Later, Release, Settlement
+from .claims import Claim, ClaimKey, Later, Release, Settlement
 from .recordset import Recordset
 
 if TYPE_CHECKING:
     from .queue import TableQueue
 
-# By these a write is refused to whoever lost the row.
-_FENCE = {"id": "uuid", "owner": "uuid", "claim_no": "integer"}
+# With the owner, by these a write is refused to whoever lost the row.
+_FENCE = {"id": "uuid", "claim_no": "integer"}
 _HELD = Recordset(_FENCE)
 _RELEASED = Recordset({**_FENCE, "after_seconds": "float8", "given_back": "boolean"})
-_VERDICT = {**_FENCE, "done": "boolean", "later_at": "timestamptz", "after_seconds": "float8", "given_back": "boolean"}
+# Neither of the two moments says that it is done. NULLs cost less than values here.
+_VERDICT = {**_FENCE, "later_at": "timestamptz", "after_seconds": "float8", "given_back": "boolean"}
+
+
+_DONE = "s.later_at IS NULL AND s.after_seconds IS NULL"
 
 
 def verdict_rows(columns: Mapping[str, str]) -> Recordset:
@@ -29,7 +33,7 @@ def verdict_rows(columns: Mapping[str, str]) -> Recordset:
 
 
 async def write_starts(
-    connection: AsyncConnection[Any], queue: TableQueue, claims: Sequence[Claim]
+    connection: AsyncConnection[Any], queue: TableQueue, owner: UUID, claims: Sequence[Claim]
 ) -> dict[UUID, int]:
     """Notes that work starts; returns the attempts, this one included, by id of those that passed the fence."""
     cursor = connection.cursor(row_factory=tuple_row)
@@ -38,16 +42,16 @@ async def write_starts(
         UPDATE {queue.table} AS t
         SET {queue.started}
         FROM {_HELD.source("s")}
-        WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
+        WHERE t.id = s.id AND t.owner = %(owner)s AND t.claim_no = s.claim_no
         RETURNING t.id, t.attempts
         """,
-        {**queue.parameters, "s": _HELD.encode(_fence(claim) for claim in claims)},
+        {**queue.parameters, "owner": owner, "s": _HELD.encode((claim.id, claim.claim_no) for claim in claims)},
     )
     return dict(await cursor.fetchall())
 
 
 async def write_verdicts(
-    connection: AsyncConnection[Any], queue: TableQueue, settlements: Sequence[Settlement]
+    connection: AsyncConnection[Any], queue: TableQueue, owner: UUID, settlements: Sequence[Settlement]
 ) -> set[ClaimKey]:
     """Finishes rows, or puts them back for later; returns the claims that passed the fence."""
     own = "".join(f", s.{name}" for name in queue.verdict_columns)
@@ -58,26 +62,29 @@ async def write_verdicts(
         WITH settled AS (
             UPDATE {queue.table} AS t
             SET owner = NULL,
-                run_at = CASE WHEN s.done THEN t.run_at
-                    ELSE coalesce(s.later_at, clock_timestamp() + make_interval(secs => s.after_seconds)) END,
-                finished_at = CASE WHEN s.done THEN clock_timestamp() END,
-                attempts = t.attempts - (s.given_back AND t.started_at IS NOT NULL)::integer,
-                suspect = t.suspect AND NOT s.done AND (t.started_at IS NULL OR s.given_back),
+                run_at = coalesce(s.later_at, clock_timestamp() + make_interval(secs => s.after_seconds), t.run_at),
+                finished_at = CASE WHEN {_DONE} THEN clock_timestamp() END,
+                attempts = t.attempts - (s.given_back IS TRUE AND t.started_at IS NOT NULL)::integer,
+                suspect = t.suspect AND NOT ({_DONE}) AND (t.started_at IS NULL OR s.given_back IS TRUE),
                 started_at = NULL
                 {queue.verdict_extra}
             FROM {queue.verdict_rows.source("s")}
-            WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
-            RETURNING t.id, s.owner, s.claim_no{own}
+            WHERE t.id = s.id AND t.owner = %(owner)s AND t.claim_no = s.claim_no
+            RETURNING t.id, s.claim_no, t.run_at{own}
         ){f", beside AS ({beside})" if beside else ""}
         SELECT id, claim_no FROM settled
         """,
-        {**queue.parameters, "s": queue.verdict_rows.encode(_verdict(queue, each) for each in settlements)},
+        {
+            **queue.parameters,
+            "owner": owner,
+            "s": queue.verdict_rows.encode(_verdict(queue, each) for each in settlements),
+        },
     )
     return set(await cursor.fetchall())
 
 
 async def write_releases(
-    connection: AsyncConnection[Any], queue: TableQueue, settlements: Sequence[Settlement]
+    connection: AsyncConnection[Any], queue: TableQueue, owner: UUID, settlements: Sequence[Settlement]
 ) -> set[ClaimKey]:
     """Puts rows back without a verdict; returns the claims that passed the fence."""
     cursor = connection.cursor(row_factory=tuple_row)
@@ -87,7 +94,7 @@ async def write_releases(
             SELECT t.id, s.after_seconds, t.started_at IS NOT NULL AND NOT s.given_back AS started,
                 (t.started_at IS NOT NULL AND s.given_back)::integer AS given_back
             FROM {queue.table} AS t, {_RELEASED.source("s")}
-            WHERE t.id = s.id AND t.owner = s.owner AND t.claim_no = s.claim_no
+            WHERE t.id = s.id AND t.owner = %(owner)s AND t.claim_no = s.claim_no
             FOR UPDATE OF t
         )
         UPDATE {queue.table} AS t
@@ -102,7 +109,7 @@ async def write_releases(
         FROM held AS s WHERE t.id = s.id
         RETURNING t.id, t.claim_no, s.started
         """,
-        {**queue.parameters, "s": _RELEASED.encode(_releases(queue, settlements))},
+        {**queue.parameters, "owner": owner, "s": _RELEASED.encode(_releases(queue, settlements))},
     )
     released = await cursor.fetchall()
     if started := [row_id for row_id, _, was_started in released if was_started]:
@@ -110,20 +117,19 @@ async def write_releases(
     return {(row_id, claim_no) for row_id, claim_no, _ in released}
 
 
-def _fence(claim: Claim) -> tuple[UUID, UUID, int]:
-    return claim.id, claim.owner, claim.claim_no
-
-
 def _verdict(queue: TableQueue, settlement: Settlement) -> tuple[object, ...]:
     claim, action = settlement.claim, settlement.action
-    later_at, after = (action.run_at, action.after_seconds or 0.0) if isinstance(action, Later) else (None, 0.0)
-    given_back = queue.counts_attempts and not action.counted
-    how = (isinstance(action, Done), later_at, after, given_back)
-    return claim.id, claim.owner, claim.claim_no, *how, *queue.verdict(settlement)
+    later_at = after = None
+    if isinstance(action, Later):
+        later_at, after = action.run_at, action.after_seconds
+        if later_at is None and after is None:
+            after = 0.0
+    given_back = True if queue.counts_attempts and not action.counted else None
+    return claim.id, claim.claim_no, later_at, after, given_back, *queue.verdict(settlement)
 
 
 def _releases(queue: TableQueue, settlements: Sequence[Settlement]) -> Iterable[tuple[object, ...]]:
     for settlement in settlements:
-        action = settlement.action
+        claim, action = settlement.claim, settlement.action
         after = action.after_seconds if isinstance(action, Release) else 0.0
-        yield (*_fence(settlement.claim), after, queue.counts_attempts and not action.counted)
+        yield claim.id, claim.claim_no, after, queue.counts_attempts and not action.counted

@@ -34,15 +34,14 @@ class Verdict(NamedTuple):
     Attributes:
         state: what the task is in from now on.
         error: for ``last_error``; None leaves the last one.
-        attempted: False where the handler was not called (expired, unreadable), so that nothing is logged.
         waits: 1 where the handler had to wait, which is no attempt: such lines of the log are one.
-        started_at: of the attempt, on the database's clock.
+        started_at: of the attempt, on the database's clock; None where the handler was not called (expired, unreadable),
+            so that nothing is logged.
         duration_seconds: of the attempt.
     """
 
     state: State
     error: str | None = None
-    attempted: bool = True
     waits: int = 0
     started_at: datetime | None = None
     duration_seconds: float = 0.0
@@ -74,7 +73,6 @@ class RetryQueue(TableQueue):
             verdict_columns={
                 "state": "text",
                 "error": "text",
-                "attempted": "boolean",
                 "attempt": "integer",
                 "planned_at": "timestamptz",
                 "began_at": "timestamptz",
@@ -89,15 +87,17 @@ class RetryQueue(TableQueue):
     def verdict(self, settlement: Settlement) -> Sequence[object]:
         """Returns what becomes of the task, and the line of its log."""
         claim, verdict = settlement.claim, _verdict(settlement)
+        if verdict.started_at is None:
+            return verdict.state, verdict.error, None, None, None, None, None
         return (
             verdict.state,
             verdict.error,
-            verdict.attempted,
             claim.attempts,
-            claim.run_at,
+            # Where it is to run later, the row's own moment is that from now on.
+            None if isinstance(settlement.action, Done) else claim.run_at,
             verdict.started_at,
             verdict.duration_seconds,
-            verdict.waits,
+            verdict.waits or None,
         )
 
     def beside(self, settlements: Sequence[Settlement]) -> str:
@@ -107,15 +107,16 @@ class RetryQueue(TableQueue):
         return f"""
             INSERT INTO {self.schema}.attempts AS known
                 (task_id, attempt, planned_at, started_at, ended_at, duration_seconds, owner, error, waits)
-            SELECT id, attempt, planned_at, began_at, clock_timestamp(), duration_seconds, owner, error, waits
-            FROM settled WHERE attempted
+            SELECT id, attempt, coalesce(planned_at, run_at), began_at, clock_timestamp(), duration_seconds, %(owner)s,
+                error, coalesce(waits, 0)
+            FROM settled WHERE began_at IS NOT NULL
             {_ONE_LINE_OF_WAITING if waited else ""}
         """
 
     def unreadable(self, claim: Claim, error: Exception) -> Settlement:
         """Ends a task whose columns cannot be read; its payload is read elsewhere, and never hinders this."""
         reason = f"its row cannot be read: {type(error).__name__}"
-        return Settlement(claim, Done(counted=False), Verdict(State.UNREADABLE, reason, attempted=False))
+        return Settlement(claim, Done(counted=False), Verdict(State.UNREADABLE, reason))
 
     async def returned(self, connection: AsyncConnection[Any], ids: Sequence[UUID]) -> None:
         """Notes attempts that nobody lived to finish."""

@@ -135,18 +135,18 @@ class Runner:
         """Reads a task; a verdict says why it is not to be started."""
         row = claim.row
         if row["expires_at"] is not None and row["expires_at"] <= self.now:
-            return Verdict(State.EXPIRED, attempted=False)
+            return Verdict(State.EXPIRED)
         if _tried(claim) >= row["max_attempts"]:
             # Its last attempt took its process along, or ran beyond its limit: nobody could say so then.
-            return Verdict(State.EXHAUSTED, attempted=False)
+            return Verdict(State.EXHAUSTED)
         handler = self._registry.get(row["code"])
         assert handler is not None, "only what has a handler is claimed"
         try:
             return handler, handler.read(row["payload"])
         except ParameterError as error:
-            return Verdict(State.UNREADABLE, printable(described(error)), attempted=False)
+            return Verdict(State.UNREADABLE, printable(described(error)))
         except Exception as error:  # noqa: BLE001 - a validator of the application may raise anything
-            return Verdict(State.UNREADABLE, printable(f"cannot be read: {described(error)}"), attempted=False)
+            return Verdict(State.UNREADABLE, printable(f"cannot be read: {described(error)}"))
 
     def _end_unstarted(self, batch: Batch, claim: Claim, verdict: Verdict, over: Callable[[], None]) -> None:
         report = Report(claim.id, claim.row["code"], verdict.state, _tried(claim), reason=verdict.error)
