@@ -25,9 +25,9 @@ from .settings import QueueSettings
 # As the `run_at` of a wake-up: nobody knows how old the rows are, look at all.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Rows taken by one statement at most. Beyond, a row costs hardly less, and a bigger bite would take from other
-# replicas what they could do meanwhile.
-_MAX_CLAIM = 250
+# Rows taken by one statement at most: it lasts a few milliseconds then. Beyond, a row costs hardly less, and a bigger
+# bite would take from other replicas what they could do meanwhile.
+_MAX_CLAIM = 100
 # While the memory is too full to claim all that lies ahead, rows become due unclaimed: look again this soon.
 _CROWDED_SECONDS = 1.0
 # Where fewer can be started at once, they are claimed ahead of that, to be there when a place comes free.

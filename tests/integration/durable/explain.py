@@ -23,10 +23,12 @@ class Cost:
     Attributes:
         rows: that it changed or returned.
         buffers: pages that it looked at.
+        milliseconds: that PostgreSQL took for it.
     """
 
     rows: int
     buffers: int
+    milliseconds: float
 
     @property
     def beside_its_rows(self) -> int:
@@ -53,7 +55,9 @@ class _Explaining:
         )
         ((plans,),) = await cursor.fetchall()
         plan = plans[0]["Plan"]
-        raise _ExplainedError(Cost(int(plan["Actual Rows"]), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]))
+        buffers = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        milliseconds = plans[0]["Planning Time"] + plans[0]["Execution Time"]
+        raise _ExplainedError(Cost(int(plan["Actual Rows"]), buffers, milliseconds))
 
 
 async def explained(connection: AsyncConnection[Any], call: Callable[[Any], Awaitable[object]]) -> Cost:
@@ -78,10 +82,10 @@ class ExplainedQueue(RowQueue):
         self._every = every
 
     def timing(self) -> str:
-        """Returns how long the claims took."""
-        ordered = sorted(1000 * seconds for seconds in self.seconds)
-        p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
-        return f"{len(ordered)} claims, ms: p50 {p50:.1f}, p99 {p99:.1f}, most {ordered[-1]:.1f}"
+        """Returns how long the claims took, as the engine saw it, and those explained as PostgreSQL saw it."""
+        here = _spread([1000 * seconds for seconds in self.seconds])
+        there = _spread([cost.milliseconds for cost in self.costs])
+        return f"{here}; of these in PostgreSQL {there}"
 
     async def claim(self, connection: AsyncConnection[Any], owner: UUID, limit: int, **options: Any) -> Claimed:
         claim = super().claim
@@ -95,3 +99,9 @@ class ExplainedQueue(RowQueue):
     async def apply(self, connection: AsyncConnection[Any], settled: Sequence[Settlement]) -> None:
         await super().apply(connection, settled)
         self.settled += len(settled)
+
+
+def _spread(milliseconds: Sequence[float]) -> str:
+    ordered = sorted(milliseconds)
+    p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+    return f"{len(ordered)} claims, ms: p50 {p50:.1f}, p99 {p99:.1f}, most {ordered[-1]:.1f}"
