@@ -151,7 +151,7 @@ async def working(
         max_size=size,
         open=False,
         kwargs={"prepare_threshold": None, "autocommit": True},
-        configure=_configure,
+        configure=configure,
         name="reach-retry",
     ) as pool:
         await _check_tables(pool, statements)
@@ -186,7 +186,7 @@ async def working(
             registry.added.remove(handler_added)
 
 
-async def _configure(connection: AsyncConnection[Any]) -> None:
+async def configure(connection: AsyncConnection[Any]) -> None:
     """Has payloads read once, by the types of their handlers, and statements planned once, where nobody is in between.
 
     Behind a pooler in transaction mode nothing stays for the next statement; it answers with a process id of its own.

@@ -121,7 +121,12 @@ class Ground:
     @asynccontextmanager
     async def pool(self) -> AsyncIterator[AsyncConnectionPool]:
         async with AsyncConnectionPool(
-            self.dsn, min_size=1, max_size=8, open=False, timeout=2, kwargs={"prepare_threshold": None, "autocommit": True}
+            self.dsn,
+            min_size=1,
+            max_size=8,
+            open=False,
+            timeout=2,
+            kwargs={"prepare_threshold": None, "autocommit": True},
         ) as pool:
             yield pool
 

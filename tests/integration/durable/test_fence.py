@@ -54,6 +54,30 @@ async def test_an_answer_to_an_earlier_claim_is_refused_though_the_same_owner_ho
         assert await queue.settle(connection, [Settlement(old, Done()), Settlement(new, Later())]) == {new.key}
 
 
+async def test_claims_of_two_owners_are_settled_and_started_together_each_by_its_own_fence(ground: Ground) -> None:
+    ground.insert(4)
+    queue, before, after = RowQueue(), uuid4(), uuid4()
+    ground.query(
+        "INSERT INTO work.instance (id, name, expires_at) SELECT unnest(%s::uuid[]), '', clock_timestamp()",
+        [before, after],
+    )
+    async with await AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
+        first, second = (await queue.claim(connection, before, 2)).claims
+        third, fourth = (await queue.claim(connection, after, 2)).claims
+        stranger = third._replace(owner=before)
+        assert await queue.start(connection, [first, fourth, stranger]) == {first.id: 1, fourth.id: 1}
+        settlements = [
+            Settlement(first, Done()),
+            Settlement(second, Release()),
+            Settlement(stranger, Done()),
+            Settlement(fourth, Later(counted=False)),
+        ]
+        assert await queue.settle(connection, settlements) == {first.key, second.key, fourth.key}
+    assert ground.count("finished_at IS NOT NULL AND attempts = 1") == 1
+    assert ground.count("owner IS NULL AND finished_at IS NULL AND attempts = 0 AND started_at IS NULL") == 2
+    assert ground.query(f"SELECT id FROM {TABLE} WHERE owner = %s", after) == [(third.id,)]
+
+
 async def test_an_engine_that_lost_its_lease_is_told_and_goes_on_under_a_fresh_one(ground: Ground) -> None:
     ground.insert(1)
     told = asyncio.Event()

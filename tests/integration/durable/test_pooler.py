@@ -13,6 +13,7 @@ from psycopg import AsyncConnection
 
 from agent_reach.durable import Batch, Consumer, Done, Engine, Later
 from agent_reach.retry import Context, Retries, RetrySettings, State
+from agent_reach.retry.worker import configure
 from tests.support.pgbouncer import pgbouncer
 
 from .ground import FAST, LEASE, TABLE, Ground, RowQueue, until
@@ -76,6 +77,20 @@ async def test_notifications_are_heard_past_the_pooler(ground: Ground, pooled: G
             ground.insert(1)
             engine.notifier.poke(TABLE)
             await ground.until_finished(2)
+
+
+async def test_a_workers_statements_are_prepared_where_nobody_is_in_between(ground: Ground, pooled: Ground) -> None:
+    prepared = {}
+    for dsn in (ground.dsn, pooled.dsn):
+        async with await AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
+            await configure(connection)
+            for _ in range(5):
+                await connection.execute("SELECT 1")
+            cursor = await connection.execute(
+                "SELECT count(*) FROM pg_prepared_statements WHERE statement = 'SELECT 1'"
+            )
+            prepared[dsn] = await cursor.fetchone()
+    assert prepared == {ground.dsn: (1,), pooled.dsn: (0,)}
 
 
 async def test_retries_are_registered_and_done_behind_a_pooler(ground: Ground, pooled: Ground) -> None:
