@@ -35,7 +35,7 @@ from agent_reach.durable import (
 from agent_reach.retry import Context, Retries, RetrySettings
 from agent_reach.retry.queue import CLAIMED_COLUMNS
 
-CONCURRENCY = 100
+CONCURRENCY = 200
 _FAR_AHEAD = "interval '1 day'"
 
 
@@ -138,13 +138,14 @@ class _Starts:
 
 
 class Retry(Registering):
-    """The library that applications use: `agent_reach.retry`."""
+    """The library that applications use: `agent_reach.retry`. How much it does at once is part of the contender."""
 
     name = "retry"
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, concurrency: str = str(CONCURRENCY)) -> None:
         super().__init__(dsn)
-        self._retry = Retries(dsn, settings=RetrySettings(concurrency=CONCURRENCY, log_level="WARNING"))
+        self.options = (concurrency,)
+        self._retry = Retries(dsn, settings=RetrySettings(concurrency=int(concurrency), log_level="WARNING"))
         self._free: asyncio.Queue[psycopg.AsyncConnection[Any]]
         self._starts = _Starts()
 

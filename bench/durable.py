@@ -25,7 +25,7 @@ from bench.cpu import postgres_seconds
 from bench.report import report
 
 _AHEAD = 100_000
-_ROUNDS = 3
+_ROUNDS = 5
 _CONNECTIONS = 8
 _REGISTRATIONS = 2_000
 _MANY = 1_000
@@ -61,6 +61,7 @@ def run() -> None:
         LocalPostgres(Path(folder) / "postgres") as server,
     ):
         retry = _Line(Retry(server.create_database("retry")), "agent_reach.retry", 20_000)
+        half = _Line(Retry(retry.contender.dsn, str(CONCURRENCY // 2)), "agent_reach.retry, half at once", 20_000)
         bare = _Line(Bare(server.create_database("bare")), "agent_reach.durable alone", 20_000)
         theirs = _Line(Procrastinate(server.create_database("theirs")), "Procrastinate", 60)
         empty = _Line(Procrastinate(server.create_database("empty")), "Procrastinate, nothing ahead", 150)
@@ -70,7 +71,7 @@ def run() -> None:
             line.contender.install()
             if line is not empty:
                 line.contender.fill(_AHEAD, ahead=True)
-        lines = [retry, theirs, bare, *floors, empty]
+        lines = [retry, half, theirs, bare, *floors, empty]
         for _ in range(_ROUNDS):
             for line in lines:
                 _turn(line, server.directory)
