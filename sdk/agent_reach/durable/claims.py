@@ -135,3 +135,15 @@ class Settlement(NamedTuple):
     claim: Claim
     action: Action
     result: object = None
+
+    def waits_seconds(self, now: float) -> float | None:
+        """Returns how long the row waits from now on; None when it is done.
+
+        Args:
+            now: the database's time, in seconds since the epoch.
+        """
+        if isinstance(self.action, Done):
+            return None
+        if isinstance(self.action, Later) and self.action.run_at is not None:
+            return self.action.run_at.timestamp() - now
+        return self.action.after_seconds or 0.0

@@ -15,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from .backoff import exponential_jitter
 from .batch import Batch
-from .claims import Claim, ClaimKey, Done, Later, Release, Settlement
+from .claims import Claim, ClaimKey, Release, Settlement
 from .clock import DatabaseClock
 from .completer import Answer, Completer
 from .heap import ClaimHeap
@@ -391,9 +391,14 @@ class Worker:
         return {claim.key for claim in claims}
 
     def _stored(self, settlements: Sequence[Settlement]) -> None:
-        """Looks after rows that wait again: soon here, at once elsewhere if we are leaving."""
+        """Looks after rows that may be due before the next scan by the clock: here, or elsewhere if we are leaving."""
         self._freed()
-        soon = [settlement for settlement in settlements if self._is_soon(settlement)]
+        now = self._clock.time()
+        soon = [
+            settlement
+            for settlement in settlements
+            if (seconds := settlement.waits_seconds(now)) is not None and seconds < self._settings.preload_seconds
+        ]
         if not soon:
             return
         earliest = min(settlement.claim.run_at for settlement in soon)
@@ -401,17 +406,3 @@ class Worker:
             self._announce(self.queue.name, earliest)
         else:
             self.wake(earliest)
-
-    def _is_soon(self, settlement: Settlement) -> bool:
-        """Says whether the row may become due before the next scan by the clock would find it."""
-        match settlement.action:
-            case Done():
-                return False
-            case Release(after_seconds=seconds):
-                return seconds < self._settings.preload_seconds
-            case Later(run_at=None, after_seconds=seconds):
-                return (seconds or 0.0) < self._settings.preload_seconds
-            case Later(run_at=datetime() as run_at):
-                return run_at.timestamp() < self._clock.time() + self._settings.preload_seconds
-            case _:
-                return True
