@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from services.dispatcher.app import open_dispatcher
 from services.dispatcher.settings import DispatcherSettings
 from services.intake.app import open_intake
 from services.intake.settings import IntakeSettings
+from services.local.ports import free_ports
 from services.policy.app import open_policy
 from services.policy.settings import PolicySettings
 
@@ -33,14 +33,6 @@ _SERVICES: Mapping[str, tuple[Any, Any]] = {
 }
 
 _DRAIN = ("intake", "dispatcher", "policy")
-
-
-def free_port() -> int:
-    """Returns a port that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -60,7 +52,7 @@ class Suite:
     agent_key: str = field(default_factory=new_api_key)
     operator_key: str = field(default_factory=new_api_key)
     other_tenant_key: str = field(default_factory=new_api_key)
-    ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in _SERVICES})
+    ports: dict[str, int] = field(default_factory=lambda: dict(zip(_SERVICES, free_ports(), strict=False)))
     _running: dict[str, AsyncExitStack] = field(default_factory=dict)
     _channels: list[grpc.aio.Channel] = field(default_factory=list)
 
@@ -79,7 +71,7 @@ class Suite:
     async def start(self, *names: str) -> None:
         """Starts services; all that exist when none is named. `dispatcher#2` is another replica of the dispatcher."""
         for name in names or _SERVICES:
-            self.ports.setdefault(name, free_port())
+            self.ports.setdefault(name, next(free_ports()))
             base = name.partition("#")[0]
             kind, opener = _SERVICES[base]
             values = {

@@ -19,10 +19,10 @@ import redis.asyncio
 
 from agent_reach.local import LocalRedis
 from agent_reach.v1 import dispatcher_pb2_grpc
+from services.local.ports import free_ports
 from services.local.process import RoleProcess
 from tests.conftest import Dsns
 from tests.integration.policy.support import PlayedDispatcher
-from tests.support.suite import free_port
 
 SERVICE_KEY = "the-services-own-key"
 
@@ -99,7 +99,7 @@ async def policy(migrated: Dsns, redis_server: LocalRedis, deployment: str, tmp_
     config = tmp_path / "config"
     config.mkdir()
     write_policies(config, 1)
-    admin_port = free_port()
+    admin_port = next(free_ports())
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REACH_")}
     environment = {
         **kept,

@@ -16,9 +16,9 @@ from services.chassis.startup import StartupError
 from services.dispatcher.channels.email import EmailAdapter
 from services.dispatcher.channels.port import Message, SendOutcome, SendResult
 from services.dispatcher.settings import DispatcherSettings
+from services.local.ports import free_ports
 from tests.support.certificates import AUTHORITY_FILE
 from tests.support.mail import MailServer, mail_server
-from tests.support.suite import free_port
 
 _KEY = "k" * 64
 _STARTTLS = {"smtp_tls": "starttls", "smtp_ca_file": AUTHORITY_FILE}
@@ -282,7 +282,7 @@ async def test_an_answer_that_makes_no_sense_leaves_it_unknown() -> None:
 
 
 async def test_a_server_that_is_down_is_a_transport_error() -> None:
-    async with adapter(free_port()) as email:
+    async with adapter(next(free_ports())) as email:
         assert kind(await email.send(message())) == (SendResult.TRANSPORT_ERROR, "connect_failed")
 
 

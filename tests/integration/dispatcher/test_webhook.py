@@ -18,7 +18,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from services.dispatcher.channels.port import Message, SendOutcome, SendResult
 from services.dispatcher.channels.webhook import WebhookAdapter
 from services.dispatcher.settings import DispatcherSettings
-from tests.support.suite import free_port
+from services.local.ports import free_ports
 from tests.support.webhooks import Receiver, receiving
 
 _KEY = "k" * 64
@@ -148,7 +148,7 @@ async def test_a_connection_that_breaks_after_the_request_leaves_it_unknown() ->
 
 async def test_a_server_that_is_down_is_a_transport_error() -> None:
     async with adapter() as webhook:
-        outcome = await webhook.send(message(f"http://127.0.0.1:{free_port()}/"))
+        outcome = await webhook.send(message(f"http://127.0.0.1:{next(free_ports())}/"))
         assert (outcome.result, outcome.code) == (SendResult.TRANSPORT_ERROR, "connect_failed")
 
 
