@@ -19,15 +19,15 @@ from .backoff import exponential_jitter
 from .batch import Batch, ClaimLostError
 from .claims import Action, Claim, Done, Later, Release, Settlement
 from .completer import Answer
+from .consumer import Consumer, Handler
 from .ddl import instance_table, queue_columns, queue_indexes, queue_storage
-from .engine import Consumer, Engine
+from .engine import Engine
 from .notify import Notifier
 from .queue import TableQueue
 from .recordset import Recordset
 from .settings import EngineSettings, QueueSettings
 from .slots import Reservation
 from .stats import EngineStats, QueueStats
-from .worker import Handler
 
 __all__ = [
     "Action",

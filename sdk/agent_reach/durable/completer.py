@@ -42,12 +42,12 @@ class Answer:
     def then(self, call: Callable[[bool], None]) -> None:
         """Has a function called, on the loop, with what awaiting gives; at once if that is known.
 
-        It costs less than to await, where many do.
+        It costs less than to await, where many do. What it raises goes to the loop's exception handler.
         """
         if self._stored is None:
             self._calls += (call,)
         else:
-            call(self._stored)
+            _tell(call, self._stored)
 
     def resolve(self, *, stored: bool) -> None:
         """Tells what has become of it, for the first time (for the engine)."""
@@ -56,11 +56,7 @@ class Answer:
         self._stored = stored
         calls, self._calls = self._calls, ()
         for call in calls:
-            try:
-                call(stored)
-            except Exception as error:  # noqa: BLE001 - one who is told must not keep the others from it
-                told = {"message": "a callback of a durable answer failed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(told)
+            _tell(call, stored)
 
     def __await__(self) -> Generator[Any, None, bool]:
         if self._stored is None:
@@ -206,4 +202,12 @@ class Completer:
             0.3,
             self._random,
         )
-        await self._store([Answer(Settlement(claim, Release(wait)))])
+        await self._store([Answer(Settlement(claim, Release(wait, counted=answer.settlement.action.counted)))])
+
+
+def _tell(call: Callable[[bool], None], stored: bool) -> None:  # noqa: FBT001 - it is what is told
+    try:
+        call(stored)
+    except Exception as error:  # noqa: BLE001 - one who is told must keep nobody else from it
+        context = {"message": "a callback of a durable answer failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)

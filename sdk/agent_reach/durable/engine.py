@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -16,31 +15,22 @@ from uuid import UUID
 from psycopg_pool import AsyncConnectionPool
 
 from .clock import DatabaseClock
+from .consumer import Consumer
 from .ddl import check_name
 from .lease import Lease
 from .log import Log, default_log
 from .notify import Notifier, listen
 from .outage import Outage, transaction
-from .queue import TableQueue
-from .settings import EngineSettings, QueueSettings
+from .settings import EngineSettings
 from .slots import Reservation, SuspectGate
 from .stats import EngineStats
 from .tasks import cancel_and_wait
-from .worker import Handler, Worker
+from .worker import Worker
 
 # Rows freed by one statement of the sweep.
 _SWEEP_ROWS = 1000
 # How long answers may take to reach the table, and the lease to be given up, once all handlers have ended.
 _FLUSH_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """A queue, who handles its rows, and within which limits."""
-
-    queue: TableQueue
-    handler: Handler
-    settings: QueueSettings = field(default_factory=QueueSettings)
 
 
 class Engine:
@@ -96,15 +86,7 @@ class Engine:
             if queue.schema != schema or queue.name in self._workers:
                 raise ValueError(f"queue {queue.name} is not of schema {schema}, or has two consumers")
             self._workers[queue.name] = Worker(
-                pool,
-                queue,
-                consumer.handler,
-                consumer.settings,
-                self._lease,
-                self._clock,
-                gate,
-                self.notifier.poke,
-                self._log,
+                pool, consumer, self._lease, self._clock, gate, self.notifier.poke, self._log
             )
         self._stopping = asyncio.Event()
         self._main: asyncio.Task[None] | None = None

@@ -19,6 +19,9 @@ from .log import Log, default_log
 # says nothing). Far above what any of ours needs.
 STATEMENT_TIMEOUT_SECONDS = 30.0
 
+# Where PostgreSQL says "cached plan must not change result type", in whatever language.
+_PLAN_CHECK = "RevalidateCachedQuery"
+
 _BASE_SECONDS, _CAP_SECONDS = 0.1, 3.0
 
 
@@ -38,21 +41,28 @@ def is_conflict(error: Exception) -> bool:
 
 
 @asynccontextmanager
-async def transaction(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
-    """A transaction on a pooled connection, bounded in time; commits unless an exception leaves the block.
+async def statement(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
+    """A pooled connection for one statement, bounded in time; in autocommit that is one round trip.
 
     Raises:
         TimeoutError: it took longer than a healthy server can take.
-        psycopg.Error: as the statements do.
+        psycopg.Error: as the statement does; an OperationalError where it was prepared for a table that has changed.
     """
-    async with asyncio.timeout(STATEMENT_TIMEOUT_SECONDS), pool.connection() as connection, connection.transaction():
-        yield connection
+    async with asyncio.timeout(STATEMENT_TIMEOUT_SECONDS), pool.connection() as connection:
+        try:
+            yield connection
+        except errors.FeatureNotSupported as error:
+            if error.diag.source_function != _PLAN_CHECK:
+                raise
+            # The next connection prepares it anew.
+            await connection.close()
+            raise psycopg.OperationalError("a prepared statement no longer fits its table") from error
 
 
 @asynccontextmanager
-async def statement(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
-    """As :func:`transaction`, for one statement: on a pool in autocommit it is one round trip instead of three."""
-    async with asyncio.timeout(STATEMENT_TIMEOUT_SECONDS), pool.connection() as connection:
+async def transaction(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
+    """A transaction on such a connection; commits unless an exception leaves the block. Raises the same."""
+    async with statement(pool) as connection, connection.transaction():
         yield connection
 
 

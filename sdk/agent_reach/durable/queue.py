@@ -42,9 +42,6 @@ class TableQueue:
         columns: the domain's columns that every claim brings along in ``Claim.row``. Where a value does not load (a
             timestamp that is ``infinity``), that row alone is set aside (:meth:`unreadable`).
         counts_attempts: False where attempts mean nothing (a pump that tries for ever).
-        starts_as_claimed: work on a row that can be handed out at once starts with its claim, in one statement. For
-            handlers that call ``Batch.start`` first of all; those of their rows that come to nothing before any work
-            are settled with ``counted=False``.
         start_assignments: SQL for the SET clause when work starts, such as ``"state = 'SENDING'"``. The row's
             columns are named ``t.…``.
         release_assignments: SQL for the SET clause when a row goes back without a verdict, because its owner died
@@ -65,7 +62,6 @@ class TableQueue:
         columns: Sequence[str] = (),
         *,
         counts_attempts: bool = True,
-        starts_as_claimed: bool = False,
         start_assignments: str = "",
         release_assignments: str = "",
         verdict_columns: Mapping[str, str] | None = None,
@@ -78,7 +74,6 @@ class TableQueue:
         self.table = f"{schema}.{check_name(name)}"
         self.columns = tuple(check_name(column) for column in columns)
         self.counts_attempts = counts_attempts
-        self.starts_as_claimed = starts_as_claimed
         self.parameters = dict(parameters or {})
         counted = "(t.started_at IS NULL)::integer" if counts_attempts else "0"
         self.started = (

@@ -45,7 +45,7 @@ class Hands(Protocol):
 
     @property
     def places(self) -> int:
-        """How many more rows that are due could be handed out at once."""
+        """How many more rows that are due could start with their claim."""
 
     @property
     def room(self) -> int:
@@ -186,7 +186,7 @@ class Scanner:
         are started for half of the places at a time, so that the next ones are on their way while these are at work.
         """
         half = max(1, min(self._settings.batch_size, self._settings.concurrency // 2))
-        if self._queue.starts_as_claimed and self._hands.places >= half >= _LEAST_STARTED:
+        if self._hands.places >= half >= _LEAST_STARTED:
             return min(half, _MAX_CLAIM), True
         room = self._hands.room
         return (min(room, _MAX_CLAIM) if room >= half or self._hands.idle else 0), False

@@ -64,7 +64,7 @@ async def write_verdicts(
             SET owner = NULL,
                 run_at = coalesce(s.later_at, clock_timestamp() + make_interval(secs => s.after_seconds), t.run_at),
                 finished_at = CASE WHEN {_DONE} THEN clock_timestamp() END,
-                attempts = t.attempts - (s.given_back IS TRUE AND t.started_at IS NOT NULL)::integer,
+                attempts = t.attempts - {_one_if(queue, "s.given_back IS TRUE AND t.started_at IS NOT NULL")},
                 suspect = t.suspect AND NOT ({_DONE}) AND (t.started_at IS NULL OR s.given_back IS TRUE),
                 started_at = NULL
                 {queue.verdict_extra}
@@ -92,7 +92,7 @@ async def write_releases(
         f"""
         WITH held AS MATERIALIZED (
             SELECT t.id, s.after_seconds, t.started_at IS NOT NULL AND NOT s.given_back AS started,
-                (t.started_at IS NOT NULL AND s.given_back)::integer AS given_back
+                {_one_if(queue, "t.started_at IS NOT NULL AND s.given_back")} AS given_back
             FROM {queue.table} AS t, {_RELEASED.source("s")}
             WHERE t.id = s.id AND t.owner = %(owner)s AND t.claim_no = s.claim_no
             FOR UPDATE OF t
@@ -109,7 +109,7 @@ async def write_releases(
         FROM held AS s WHERE t.id = s.id
         RETURNING t.id, t.claim_no, s.started
         """,
-        {**queue.parameters, "owner": owner, "s": _RELEASED.encode(_releases(queue, settlements))},
+        {**queue.parameters, "owner": owner, "s": _RELEASED.encode(_releases(settlements))},
     )
     released = await cursor.fetchall()
     if started := [row_id for row_id, _, was_started in released if was_started]:
@@ -124,12 +124,17 @@ def _verdict(queue: TableQueue, settlement: Settlement) -> tuple[object, ...]:
         later_at, after = action.run_at, action.after_seconds
         if later_at is None and after is None:
             after = 0.0
-    given_back = True if queue.counts_attempts and not action.counted else None
+    given_back = None if action.counted else True
     return claim.id, claim.claim_no, later_at, after, given_back, *queue.verdict(settlement)
 
 
-def _releases(queue: TableQueue, settlements: Sequence[Settlement]) -> Iterable[tuple[object, ...]]:
+def _releases(settlements: Sequence[Settlement]) -> Iterable[tuple[object, ...]]:
     for settlement in settlements:
         claim, action = settlement.claim, settlement.action
         after = action.after_seconds if isinstance(action, Release) else 0.0
-        yield claim.id, claim.claim_no, after, queue.counts_attempts and not action.counted
+        yield claim.id, claim.claim_no, after, not action.counted
+
+
+def _one_if(queue: TableQueue, condition: str) -> str:
+    """Returns SQL for the attempt that is given back on a condition, of a queue that counts them."""
+    return f"({condition})::integer" if queue.counts_attempts else "0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from random import Random
@@ -18,21 +18,20 @@ from .batch import Batch
 from .claims import Claim, ClaimKey, Release, Settlement
 from .clock import DatabaseClock
 from .completer import Answer, Completer
+from .consumer import Consumer
 from .heap import ClaimHeap
 from .lease import Lease
 from .log import Log
 from .outage import Outage, is_transient, statement, transaction
-from .queue import TableQueue
 from .scan import LONG_AGO, Scanner, wait
-from .settings import QueueSettings
 from .slots import Reservation, SuspectGate
 from .stats import QueueStats
 from .tasks import cancel_and_wait
 
-Handler = Callable[[Batch], Awaitable[None]]
-
 # How long a cancelled handler has to end.
 _CANCEL_SECONDS = 5.0
+# A row that somebody here is still at work on under an earlier claim is looked at again after so long.
+_BUSY_SECONDS = 1.0
 
 
 class Worker:
@@ -40,9 +39,7 @@ class Worker:
 
     Args:
         pool: where connections come from.
-        queue: the table.
-        handler: gets the batches.
-        settings: the queue's limits.
+        consumer: the table, who gets the batches, and the limits.
         lease: under whose id rows are claimed.
         clock: the database's.
         gate: shared by all queues of the process.
@@ -53,9 +50,7 @@ class Worker:
     def __init__(
         self,
         pool: AsyncConnectionPool[Any],
-        queue: TableQueue,
-        handler: Handler,
-        settings: QueueSettings,
+        consumer: Consumer,
         lease: Lease,
         clock: DatabaseClock,
         gate: SuspectGate,
@@ -63,9 +58,10 @@ class Worker:
         log: Log,
     ) -> None:
         self.pool = pool
-        self.queue = queue
-        self._handler = handler
-        self._settings = settings
+        self.queue = queue = consumer.queue
+        self._handler = consumer.handler
+        self._starts_at_once = consumer.starts_at_once
+        self._settings = settings = consumer.settings
         self._lease = lease
         self._clock = clock
         self._gate = gate
@@ -214,7 +210,9 @@ class Worker:
 
     @property
     def places(self) -> int:
-        """How many rows that are due could be handed out at once."""
+        """How many rows could start with their claim: be handed out when it comes back, and be at work at once."""
+        if self._starts_at_once is None or not self._starts_at_once():
+            return 0
         return max(0, min(self._settings.concurrency - self._in_flight - self._heap.due, self._free))
 
     @property
@@ -240,15 +238,14 @@ class Worker:
 
     def take(self, owner: UUID, claims: Sequence[Claim]) -> None:
         """Takes rows that were claimed, or inserted as claimed, for an owner."""
-        if not claims or owner != self._lease.instance_id:
-            # What was claimed under a lease that is gone meanwhile is freed by any sweep.
-            return
-        if self._draining:
+        if owner != self._lease.instance_id or self._draining:
             self._hand_back(claims)
             return
-        self._heap.push(claims, busy=self._overtake(claims))
-        # So that the scanner, which comes next, counts them.
+        busy = self._overtake(claims)
+        self._heap.push([claim for claim in claims if not claim.started], busy)
+        # So that whoever counts places, here and in the next scan, counts these too.
         self._heap.advance(self._clock.time())
+        self._hand_out_started([claim for claim in claims if claim.started], busy)
         self._dispatch_event.set()
 
     def set_aside(self, owner: UUID, unreadable: Sequence[tuple[Claim, Exception]]) -> None:
@@ -285,9 +282,9 @@ class Worker:
         self._reserved -= count
         self._freed()
 
-    def _hand_back(self, claims: Iterable[Claim]) -> None:
+    def _hand_back(self, claims: Iterable[Claim], *, after_seconds: float = 0.0) -> None:
         for claim in claims:
-            self._completer.submit(Settlement(claim, Release(counted=False)), urgent=True)
+            self._completer.submit(Settlement(claim, Release(after_seconds, counted=False)), urgent=True)
 
     def _freed(self) -> None:
         self._scanner.look_again()
@@ -318,6 +315,17 @@ class Worker:
         self._gate.enter()
         self._hand_out([claim])
         return True
+
+    def _hand_out_started(self, claims: Sequence[Claim], busy: AbstractSet[UUID]) -> None:
+        """Hands out what has started with its claim. What cannot be at work now goes back: nothing waits as started."""
+        if not claims:
+            return
+        places = self.places if self._lease.live else 0
+        ready = [claim for claim in claims if claim.id not in busy]
+        for first in range(0, min(places, len(ready)), self._settings.batch_size):
+            self._hand_out(ready[first : min(places, first + self._settings.batch_size)])
+        self._hand_back(ready[places:])
+        self._hand_back((claim for claim in claims if claim.id in busy), after_seconds=_BUSY_SECONDS)
 
     def _hand_out(self, claims: Sequence[Claim]) -> None:
         assert self._group is not None

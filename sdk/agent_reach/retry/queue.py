@@ -67,7 +67,6 @@ class RetryQueue(TableQueue):
         super().__init__(
             f"{schema}.tasks",
             CLAIMED_COLUMNS,
-            starts_as_claimed=True,
             start_assignments="state = 'RUNNING'",
             release_assignments="state = 'WAITING'",
             verdict_columns={

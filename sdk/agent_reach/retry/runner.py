@@ -88,9 +88,12 @@ class Runner:
     async def handle(self, batch: Batch) -> None:
         """Does the tasks of a batch, all at once; each answers for itself."""
         await self.teller.room()
-        untold = _Countdown(len(batch.claims))
+        claims = batch.claims
+        if not claims:  # all lost meanwhile
+            return
+        untold = _Countdown(len(claims))
         ready: dict[UUID, tuple[Claim, Work]] = {}
-        for claim in batch.claims:
+        for claim in claims:
             work = self._open(claim)
             if isinstance(work, Verdict):
                 self._end_unstarted(batch, claim, work, untold.one_less)

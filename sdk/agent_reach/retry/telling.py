@@ -105,9 +105,14 @@ class Teller:
         task.add_done_callback(self._calling.discard)
         return task
 
+    @property
+    def has_room(self) -> bool:
+        """Whether callbacks could be called at once: those who work on must not run away from them."""
+        return len(self._calling) < self._most
+
     async def room(self) -> None:
-        """Returns when callbacks could be called at once: those who work on must not run away from them."""
-        while len(self._calling) >= self._most:
+        """Returns when there is room."""
+        while not self.has_room:
             await asyncio.wait(self._calling, return_when=asyncio.FIRST_COMPLETED)
 
     async def finish(self) -> None:

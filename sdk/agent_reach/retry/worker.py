@@ -158,7 +158,7 @@ async def working(
         engine = Engine(
             pool,
             statements.schema,
-            [Consumer(runner.queue, runner.handle, settings.for_queue())],
+            [Consumer(runner.queue, runner.handle, settings.for_queue(), lambda: runner.teller.has_room)],
             direct_dsn=direct_dsn if claims else None,
             settings=settings.for_engine(),
             name=name,
@@ -187,16 +187,16 @@ async def working(
 
 
 async def configure(connection: AsyncConnection[Any]) -> None:
-    """Has payloads read once, by the types of their handlers, and statements planned once, where nobody is in between.
+    """Has payloads read once, by the types of their handlers, and statements parsed once, where nobody is in between.
 
-    Behind a pooler in transaction mode nothing stays for the next statement; it answers with a process id of its own.
+    They are planned each time: a plan that is kept would be one for the table as it was, and a table of retries is empty
+    before it is full. Behind a pooler in transaction mode nothing stays for the next statement; it answers with a
+    process id of its own.
     """
     connection.adapters.register_loader("jsonb", TextLoader)
     cursor = await connection.execute("SELECT pg_backend_pid()")
     if await cursor.fetchone() == (connection.info.backend_pid,):
-        # All of ours find rows by an index. A plan that is kept must not be one for the table as it was when it was empty.
-        await connection.execute("SET plan_cache_mode = 'force_generic_plan'")
-        await connection.execute("SET enable_seqscan = off")
+        await connection.execute("SET plan_cache_mode = 'force_custom_plan'")
         connection.prepare_threshold = _PREPARE_THRESHOLD
 
 

@@ -140,13 +140,14 @@ class Ground:
         settings: EngineSettings = LEASE,
         listens: bool = True,
         log: Any = None,
+        starts: Callable[[], bool] | None = None,
     ) -> AsyncIterator[Engine]:
         """An engine that has a lease."""
         async with self.pool() as pool:
             engine = Engine(
                 pool,
                 "work",
-                [Consumer(queue or RowQueue(), handler, limits)],
+                [Consumer(queue or RowQueue(), handler, limits, starts)],
                 direct_dsn=self.dsn if listens else None,
                 settings=settings,
                 log=log,

@@ -79,18 +79,20 @@ async def test_notifications_are_heard_past_the_pooler(ground: Ground, pooled: G
             await ground.until_finished(2)
 
 
-async def test_a_workers_statements_are_prepared_where_nobody_is_in_between(ground: Ground, pooled: Ground) -> None:
+async def test_a_workers_statements_are_parsed_once_where_nobody_is_in_between_and_planned_each_time(
+    ground: Ground, pooled: Ground
+) -> None:
+    counted = "SELECT custom_plans > 5, generic_plans FROM pg_prepared_statements WHERE statement LIKE %s"
     prepared = {}
     for dsn in (ground.dsn, pooled.dsn):
         async with await AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
             await configure(connection)
-            for _ in range(5):
-                await connection.execute("SELECT 1")
-            cursor = await connection.execute(
-                "SELECT count(*) FROM pg_prepared_statements WHERE statement = 'SELECT 1'"
-            )
-            prepared[dsn] = await cursor.fetchone()
-    assert prepared == {ground.dsn: (1,), pooled.dsn: (0,)}
+            for number in range(10):
+                await connection.execute(f"SELECT id FROM {TABLE} WHERE priority = %s", (number,))
+            cursor = await connection.execute(counted, ("%priority%",), prepare=False)
+            prepared[dsn] = await cursor.fetchall()
+    # A plan that is kept is one for the table as it was, and a queue is empty before it is full.
+    assert prepared == {ground.dsn: [(True, 0)], pooled.dsn: []}
 
 
 async def test_retries_are_registered_and_done_behind_a_pooler(ground: Ground, pooled: Ground) -> None:

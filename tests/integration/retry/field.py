@@ -21,7 +21,7 @@ FAST: dict[str, Any] = {
     "sweep_seconds": 0.2,
     "drain_seconds": 5,
     "first_delay_seconds": 0,
-    "concurrency": 8,
+    "concurrency": 20,
 }
 
 
