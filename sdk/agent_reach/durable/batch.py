@@ -73,8 +73,8 @@ class Batch:
         """Commits that work on these claims starts: their attempts rise, and their owner's death makes them suspects.
 
         To be called right before the effect that must not be repeated lightly; waiting belongs before it. A handler
-        that never calls it spends no attempts, and its rows are never suspects. For rows that the queue started as it
-        claimed them nothing is left to be written.
+        that never calls it spends no attempts, and its rows are never suspects. Where rows started with their claim
+        (``Consumer.starts_at_once``) nothing is left to be written.
 
         Args:
             claims: which of this batch; all of it if not given.

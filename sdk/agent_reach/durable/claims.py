@@ -26,8 +26,7 @@ class Claim(NamedTuple):
         run_at: when it was due, on the database's clock.
         priority: 0 to 9, 9 is the most urgent.
         suspect: an earlier owner died while working on this row, so it is handed out alone.
-        started: the table has it that work on the row has started: ``Batch.start`` was called, or the queue starts
-            rows as it claims them.
+        started: the table has it that work on the row has started: with this claim, or since ``Batch.start``.
         row: the domain's columns, as named in ``TableQueue(columns=…)``.
     """
 

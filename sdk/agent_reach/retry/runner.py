@@ -154,14 +154,14 @@ class Runner:
     def _end_unstarted(self, batch: Batch, claim: Claim, verdict: Verdict, over: Callable[[], None]) -> None:
         report = Report(claim.id, claim.row["code"], verdict.state, _tried(claim), reason=verdict.error)
 
-        def stored(stored: bool) -> None:  # noqa: FBT001 - called by `Answer.then` only
+        def tell(stored: bool) -> None:  # noqa: FBT001 - called by `Answer.then` only
             if stored:
                 self.teller.report(claim, report, over, attempted=False)
             else:
                 self.teller.no_report(claim, lost(claim))
                 over()
 
-        batch.settle(claim, Done(counted=False), verdict).then(stored)
+        batch.settle(claim, Done(counted=False), verdict).then(tell)
 
     async def _begin(
         self, batch: Batch, ready: dict[UUID, tuple[Claim, Work]], over: Callable[[], None]
