@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from psycopg import AsyncConnection
 from agent_reach.durable import Action, Batch, Claim, Done, Engine, EngineSettings, QueueSettings, Release
 from agent_reach.durable.claims import Claimed
 
-from .ground import FAST, TABLE, Ground, RowQueue, ids, lost, until
+from .ground import FAST, LEASE, TABLE, Ground, RowQueue, ids, lost, until
 from .test_fence import cancel_and_retry
 
 AS_IT_WAS = "owner IS NULL AND attempts = 0 AND started_at IS NULL AND NOT suspect AND state = 'PENDING'"
@@ -181,6 +182,29 @@ async def test_a_lease_lost_while_a_claim_comes_back_makes_no_suspects(ground: G
         await ground.until_finished(5)
     assert seen == [(False, 1)] * 5
     assert ground.query("SELECT id FROM work.returned") == []
+
+
+async def test_a_process_that_sleeps_beyond_its_lease_before_it_reads_a_claim_does_not_go_to_work_on_it(
+    ground: Ground,
+) -> None:
+    class Asleep(OneOddClaim):
+        async def happen(self, claimed: Claimed) -> Claimed:
+            time.sleep(2 * LEASE.lease_seconds)  # noqa: ASYNC251 - the loop stands still, and the heartbeat with it
+            return claimed
+
+    seen: list[int] = []
+
+    async def handle(batch: Batch) -> None:
+        for claim in await batch.start():
+            seen.append(claim.claim_no)
+            batch.settle(claim, Done())
+
+    ground.insert(5)
+    async with ground.engine(handle, queue=Asleep(), starts=at_once):
+        await ground.until_finished(5)
+    # Whoever lives may have taken the rows meanwhile: whether they are ours is for the fence to say.
+    assert len(seen) == 5
+    assert 1 not in seen
 
 
 async def test_a_row_that_its_handler_is_still_at_work_on_goes_back_until_that_has_ended(ground: Ground) -> None:
