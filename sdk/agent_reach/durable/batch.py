@@ -52,7 +52,7 @@ class Batch:
     def __init__(self, office: Office, claims: Sequence[Claim]) -> None:
         self._office = office
         self._open = {claim.id: claim for claim in claims}
-        self._started: set[UUID] = set()
+        self._begun: set[UUID] = set()  # by `start`; a row may have started with its claim, and wait for that
         self._committing: set[UUID] = set()
         self._answers: list[Answer] = []
         self._lost: set[UUID] = set()
@@ -88,7 +88,7 @@ class Batch:
         ]
         if self._office.draining:
             for claim in wanted:
-                if claim.id not in self._started:
+                if claim.id not in self._begun:
                     self.settle(claim, Release(counted=False))
             return [claim for claim in wanted if claim.id in self._open]
         if waiting := [claim for claim in wanted if not claim.started]:
@@ -99,7 +99,7 @@ class Batch:
                 elif claim.id in self._open:
                     self._open[claim.id] = claim.start(attempts[claim.id])
         started = [self._open[claim.id] for claim in wanted if claim.id in self._open]
-        self._started.update(claim.id for claim in started)
+        self._begun.update(claim.id for claim in started)
         return started
 
     def settle(self, claim: Claim, action: Action, result: object = None, *, urgent: bool = False) -> Answer:
@@ -251,5 +251,5 @@ class Batch:
         """Releases what is still open, as ``action(claim, started)`` says; returns it."""
         left = list(self._open.values())
         for claim in left:
-            self.settle(claim, action(claim, claim.id in self._started))
+            self.settle(claim, action(claim, claim.id in self._begun))
         return left

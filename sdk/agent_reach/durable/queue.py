@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -101,8 +101,8 @@ class TableQueue:
         own = type(self)
         if own.settle is not TableQueue.settle or own.apply is not TableQueue.apply:
             return False
-        one = settlements[0].claim.owner
-        return all(each.claim.owner is one and not isinstance(each.action, Release) for each in settlements)
+        owner = settlements[0].claim.owner
+        return all(each.claim.owner == owner and not isinstance(each.action, Release) for each in settlements)
 
     # -- for the domain to override -------------------------------------------------------------------------------
 
@@ -369,13 +369,12 @@ def _moments(moments: Sequence[datetime | None]) -> str:
     return f"{{{','.join('NULL' if moment is None else moment.isoformat() for moment in moments)}}}"
 
 
-def _by_owner(items: Iterable[_Item], claim_of: Callable[[_Item], Claim]) -> list[tuple[UUID, list[_Item]]]:
+def _by_owner(items: Iterable[_Item], claim_of: Callable[[_Item], Claim]) -> ItemsView[UUID, list[_Item]]:
     """Returns these by the owner of their claims, which nearly always is one.
 
     Each in order of id, so that two writers of the same rows tend to wait for each other instead of deadlocking.
     """
-    owners: dict[int, tuple[UUID, list[_Item]]] = {}
+    owners: dict[UUID, list[_Item]] = {}
     for item in sorted(items, key=lambda item: claim_of(item).id.int):
-        owner = claim_of(item).owner
-        owners.setdefault(owner.int, (owner, []))[1].append(item)
-    return list(owners.values())
+        owners.setdefault(claim_of(item).owner, []).append(item)
+    return owners.items()

@@ -107,7 +107,7 @@ class Scanner:
         self._low_water = LowWater()
         self._random = Random()  # noqa: S311 - spreads load, guards nothing
         self._wanted = True
-        self._took_at = -_BUSY_SECONDS
+        self._started_at = -_BUSY_SECONDS
         self._event = asyncio.Event()
         self._back_event = asyncio.Event()
         self.behind = False
@@ -138,7 +138,7 @@ class Scanner:
             if pause <= 0:
                 self._wanted = True
             limit, start = self._bite() if (self._wanted or self.behind) and self._lease.live else (0, False)
-            if limit and not start and (busy := self._took_at + _BUSY_SECONDS - time.monotonic()) > 0:
+            if limit and not start and (busy := self._started_at + _BUSY_SECONDS - time.monotonic()) > 0:
                 await wait(self._event, busy)
                 continue
             if not limit:
@@ -182,13 +182,15 @@ class Scanner:
     def _bite(self) -> tuple[int, bool]:
         """Says how many rows that are due are worth a claim now, and whether work on them starts with it.
 
-        A claim costs the same for one row, so it is for half a batch at least where there is something to do yet. Rows
-        are started for half of the places at a time, so that the next ones are on their way while these are at work.
+        Rows are started for half of the places at a time, and one batch at most, so that the next ones are on their way
+        while these are at work. Else it is for half a batch at least where there is something to do yet, since a claim
+        costs the same for one row.
         """
-        half = max(1, min(self._settings.batch_size, self._settings.concurrency // 2))
-        if self._hands.places >= half >= _LEAST_STARTED:
-            return min(half, _MAX_CLAIM), True
-        room = self._hands.room
+        batch_size, concurrency = self._settings.batch_size, self._settings.concurrency
+        started = min(batch_size, concurrency // 2, _MAX_CLAIM)
+        if self._hands.places >= started >= _LEAST_STARTED:
+            return started, True
+        half, room = max(1, min(batch_size, concurrency) // 2), self._hands.room
         return (min(room, _MAX_CLAIM) if room >= half or self._hands.idle else 0), False
 
     async def _round(self, limit: int, *, start: bool, full_round: bool) -> bool:
@@ -204,7 +206,7 @@ class Scanner:
         """
         due = await self._claim(limit, low_water=self._low_water.begin(), start=start)
         if start and due.claims:
-            self._took_at = time.monotonic()
+            self._started_at = time.monotonic()
         self.behind = len(due.claims) + len(due.unreadable) >= limit
         if due.oldest is not None:
             self._low_water.scanned(due.oldest, due.now)

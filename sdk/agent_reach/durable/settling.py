@@ -22,8 +22,6 @@ _HELD = Recordset(_FENCE)
 _RELEASED = Recordset({**_FENCE, "after_seconds": "float8", "given_back": "boolean"})
 # Neither of the two moments says that it is done. NULLs cost less than values here.
 _VERDICT = {**_FENCE, "later_at": "timestamptz", "after_seconds": "float8", "given_back": "boolean"}
-
-
 _DONE = "s.later_at IS NULL AND s.after_seconds IS NULL"
 
 

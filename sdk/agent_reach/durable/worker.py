@@ -31,7 +31,7 @@ from .tasks import cancel_and_wait
 # How long a cancelled handler has to end.
 _CANCEL_SECONDS = 5.0
 # A row that somebody here is still at work on under an earlier claim is looked at again after so long.
-_BUSY_SECONDS = 1.0
+_LINGERING_SECONDS = 1.0
 
 
 class Worker:
@@ -211,7 +211,7 @@ class Worker:
     @property
     def places(self) -> int:
         """How many rows could start with their claim: be handed out when it comes back, and be at work at once."""
-        if self._starts_at_once is None or not self._starts_at_once():
+        if not self._starts_at_once():
             return 0
         return max(0, min(self._settings.concurrency - self._in_flight - self._heap.due, self._free))
 
@@ -238,6 +238,8 @@ class Worker:
 
     def take(self, owner: UUID, claims: Sequence[Claim]) -> None:
         """Takes rows that were claimed, or inserted as claimed, for an owner."""
+        if not claims:
+            return
         if owner != self._lease.instance_id or self._draining:
             self._hand_back(claims)
             return
@@ -317,15 +319,13 @@ class Worker:
         return True
 
     def _hand_out_started(self, claims: Sequence[Claim], busy: AbstractSet[UUID]) -> None:
-        """Hands out what has started with its claim. What cannot be at work now goes back: nothing waits as started."""
-        if not claims:
-            return
+        """Hands out what has started with its claim, a batch at most. Nothing waits as started: the rest goes back."""
         places = self.places if self._lease.live else 0
         ready = [claim for claim in claims if claim.id not in busy]
-        for first in range(0, min(places, len(ready)), self._settings.batch_size):
-            self._hand_out(ready[first : min(places, first + self._settings.batch_size)])
+        if at_work := ready[:places]:
+            self._hand_out(at_work)
         self._hand_back(ready[places:])
-        self._hand_back((claim for claim in claims if claim.id in busy), after_seconds=_BUSY_SECONDS)
+        self._hand_back((claim for claim in claims if claim.id in busy), after_seconds=_LINGERING_SECONDS)
 
     def _hand_out(self, claims: Sequence[Claim]) -> None:
         assert self._group is not None
@@ -339,7 +339,10 @@ class Worker:
     async def _serve(self, batch: Batch, *, suspect: bool) -> None:
         failure: BaseException | None = None
         try:
-            if batch.claims:  # not lost on their way
+            if any(claim.started for claim in batch.claims) and not self._starts_at_once():
+                # It did when they were handed out, but has got something else to wait for in this very turn of the loop.
+                batch.leave(lambda *_: Release(counted=False))
+            elif batch.claims:  # not lost on their way
                 await self._handler(batch)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()

@@ -106,6 +106,16 @@ class Ground:
             )
         return ids
 
+    def instance(self) -> UUID:
+        """An owner with a lease, without an engine."""
+        owner = uuid4()
+        self.query(
+            "INSERT INTO work.instance (id, name, expires_at)"
+            " VALUES (%s, 'test', clock_timestamp() + interval '1 hour')",
+            owner,
+        )
+        return owner
+
     def query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters)
@@ -140,7 +150,7 @@ class Ground:
         settings: EngineSettings = LEASE,
         listens: bool = True,
         log: Any = None,
-        starts: Callable[[], bool] | None = None,
+        starts: Callable[[], bool] = lambda: False,
     ) -> AsyncIterator[Engine]:
         """An engine that has a lease."""
         async with self.pool() as pool:

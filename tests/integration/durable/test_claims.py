@@ -24,18 +24,8 @@ def finish_into(seen: list[Claim]) -> Handler:
     return handle
 
 
-def instance(ground: Ground) -> UUID:
-    """An owner with a lease, without an engine."""
-    owner = uuid4()
-    ground.query(
-        "INSERT INTO work.instance (id, name, expires_at) VALUES (%s, 'test', clock_timestamp() + interval '1 hour')",
-        owner,
-    )
-    return owner
-
-
 async def claim(ground: Ground, limit: int, *, horizon_seconds: float = 0, suspects: bool = False) -> list[Claim]:
-    owner = instance(ground)
+    owner = ground.instance()
     async with await AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
         claimed = await RowQueue().claim(connection, owner, limit, horizon_seconds=horizon_seconds, suspects=suspects)
         return claimed.claims
@@ -73,6 +63,30 @@ async def test_an_engine_with_full_hands_leaves_the_rest_to_the_others(ground: G
         assert len(taken) == 10
         assert ground.count("owner IS NOT NULL") == 20
         never.set()
+
+
+async def test_the_next_rows_are_claimed_when_half_a_batch_of_those_at_hand_has_gone(ground: Ground) -> None:
+    ground.insert(100)
+    may_end = asyncio.Semaphore(0)
+
+    async def handle(batch: Batch) -> None:
+        async def work(claim: Claim) -> None:
+            await may_end.acquire()
+            batch.settle(claim, Done())
+
+        async with asyncio.TaskGroup() as group:
+            for claim in batch.claims:
+                group.create_task(work(claim))
+
+    limits = QueueSettings(slots=100, concurrency=40, batch_size=10, scan_interval_seconds=600)
+    async with ground.engine(handle, limits=limits):
+        await until(lambda: ground.count("owner IS NOT NULL") == 50)
+        for _ in range(5):
+            may_end.release()
+        await until(lambda: ground.count("finished_at IS NOT NULL") == 5 and ground.count("owner IS NOT NULL") == 50)
+        for _ in range(95):
+            may_end.release()
+        await ground.until_finished(100)
 
 
 async def test_the_urgent_go_first_and_then_the_old(ground: Ground) -> None:

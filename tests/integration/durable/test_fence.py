@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from psycopg import AsyncConnection
@@ -18,11 +18,7 @@ from .ground import FAST, LEASE, TABLE, Ground, RowQueue, lost, until
 
 async def test_the_late_answer_of_a_paused_owner_is_refused(ground: Ground) -> None:
     ground.insert(1)
-    queue, paused, successor = RowQueue(), uuid4(), uuid4()
-    ground.query(
-        "INSERT INTO work.instance (id, name, expires_at) SELECT unnest(%s::uuid[]), '', clock_timestamp()",
-        [paused, successor],
-    )
+    queue, paused, successor = RowQueue(), ground.instance(), ground.instance()
     async with await AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
         (old,) = (await queue.claim(connection, paused, 1)).claims
         assert await queue.start(connection, [old]) == {old.id: 1}
@@ -41,8 +37,7 @@ async def test_an_answer_to_an_earlier_claim_is_refused_though_the_same_owner_ho
     ground: Ground,
 ) -> None:
     ground.insert(1)
-    queue, owner = RowQueue(), uuid4()
-    ground.query("INSERT INTO work.instance (id, name, expires_at) VALUES (%s, '', clock_timestamp())", owner)
+    queue, owner = RowQueue(), ground.instance()
     async with await AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
         (old,) = (await queue.claim(connection, owner, 1)).claims
         ground.query(f"UPDATE {TABLE} SET owner = NULL")
@@ -56,11 +51,7 @@ async def test_an_answer_to_an_earlier_claim_is_refused_though_the_same_owner_ho
 
 async def test_claims_of_two_owners_are_settled_and_started_together_each_by_its_own_fence(ground: Ground) -> None:
     ground.insert(4)
-    queue, before, after = RowQueue(), uuid4(), uuid4()
-    ground.query(
-        "INSERT INTO work.instance (id, name, expires_at) SELECT unnest(%s::uuid[]), '', clock_timestamp()",
-        [before, after],
-    )
+    queue, before, after = RowQueue(), ground.instance(), ground.instance()
     async with await AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
         first, second = (await queue.claim(connection, before, 2)).claims
         third, fourth = (await queue.claim(connection, after, 2)).claims
@@ -130,6 +121,34 @@ def cancel_and_retry(ground: Ground) -> None:
     ground.query("SELECT pg_notify(%s, '0')", TABLE)
 
 
+class Overtaken:
+    """A handler whose row is cancelled, put back, and claimed again while it is at work on it.
+
+    Attributes:
+        told: set when it has heard of that.
+        go_on: to be set for it to end.
+    """
+
+    def __init__(self, ground: Ground) -> None:
+        self.told, self.go_on = asyncio.Event(), asyncio.Event()
+        self._ground = ground
+        self._at_work = 0
+
+    async def __call__(self, batch: Batch) -> None:
+        (claim,) = await batch.start()
+        self._at_work += 1
+        assert self._at_work == 1, "a row must not meet itself"
+        if claim.claim_no == 1:
+            cancel_and_retry(self._ground)
+            await lost(batch, claim)
+            self.told.set()
+            await self.go_on.wait()
+        else:
+            # Whatever the first claim's loss brought about, this one is ours.
+            await batch.settle(claim, Done(), f"attempt {claim.attempts}, lost: {batch.lost(claim)}")
+        self._at_work -= 1
+
+
 async def test_of_two_answers_for_one_row_that_are_written_together_only_the_later_claims_counts(
     ground: Ground,
 ) -> None:
@@ -158,31 +177,15 @@ async def test_a_row_claimed_again_while_its_handler_is_at_work_starts_only_when
     ground: Ground, sweep_seconds: float
 ) -> None:
     ground.insert(1)
-    ended, told, at_work = asyncio.Event(), asyncio.Event(), 0
-
-    async def handle(batch: Batch) -> None:
-        nonlocal at_work
-        (claim,) = await batch.start()
-        at_work += 1
-        assert at_work == 1, "a row must not meet itself"
-        if claim.claim_no == 1:
-            cancel_and_retry(ground)
-            await lost(batch, claim)
-            told.set()
-            await ended.wait()
-        elif claim.claim_no == 3:
-            # Whatever the first claim's loss brought about, this one is ours.
-            await batch.settle(claim, Done(), f"attempt {claim.attempts}, lost: {batch.lost(claim)}")
-        at_work -= 1
-
+    handler = Overtaken(ground)
     # No scan by the clock: all that goes on here is told, at once.
     limits = replace(FAST, scan_interval_seconds=600, full_scan_seconds=600)
     settings = replace(LEASE, sweep_seconds=sweep_seconds)
-    async with ground.engine(handle, limits=limits, settings=settings) as engine:
-        await told.wait()
+    async with ground.engine(handler, limits=limits, settings=settings) as engine:
+        await handler.told.wait()
         await until(lambda: engine.stats().queues[TABLE].heap == 1)
         assert ground.count("owner IS NOT NULL AND claim_no = 3") == 1
-        ended.set()
+        handler.go_on.set()
         await ground.until_finished(1)
     assert ground.query("SELECT result FROM work.outcomes") == [("attempt 2, lost: False",)]
 

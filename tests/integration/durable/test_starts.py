@@ -14,8 +14,8 @@ from psycopg import AsyncConnection
 from agent_reach.durable import Action, Batch, Claim, Done, Engine, EngineSettings, QueueSettings, Release
 from agent_reach.durable.claims import Claimed
 
-from .ground import FAST, LEASE, TABLE, Ground, RowQueue, ids, lost, until
-from .test_fence import cancel_and_retry
+from .ground import FAST, LEASE, TABLE, Ground, RowQueue, ids, until
+from .test_fence import Overtaken
 
 AS_IT_WAS = "owner IS NULL AND attempts = 0 AND started_at IS NULL AND NOT suspect AND state = 'PENDING'"
 
@@ -208,34 +208,20 @@ async def test_a_process_that_sleeps_beyond_its_lease_before_it_reads_a_claim_do
 
 
 async def test_a_row_that_its_handler_is_still_at_work_on_goes_back_until_that_has_ended(ground: Ground) -> None:
-    told, ended, at_work = asyncio.Event(), asyncio.Event(), 0
-
-    async def handle(batch: Batch) -> None:
-        nonlocal at_work
-        (claim,) = await batch.start()
-        at_work += 1
-        assert at_work == 1, "a row must not meet itself"
-        if claim.claim_no == 1:
-            cancel_and_retry(ground)
-            await lost(batch, claim)
-            told.set()
-            await ended.wait()
-        batch.settle(claim, Done(), f"attempt {claim.attempts}")
-        at_work -= 1
-
     class NothingAhead(RowQueue):
         async def claim(self, connection: AsyncConnection[Any], owner: UUID, limit: int, **options: Any) -> Claimed:
             return await super().claim(connection, owner, 0 if options["horizon_seconds"] else limit, **options)
 
     ground.insert(1)
-    async with ground.engine(handle, queue=NothingAhead(), starts=at_once):
-        await told.wait()
+    handler = Overtaken(ground)
+    async with ground.engine(handler, queue=NothingAhead(), starts=at_once):
+        await handler.told.wait()
         # 1 was lost, 2 is the operator's, 3 and 4 meet the handler.
         await until(lambda: ground.count("claim_no >= 4") == 1)
-        ended.set()
+        handler.go_on.set()
         await ground.until_finished(1)
     assert ground.count("claim_no < 20") == 1, "it must not be claimed over and over"
-    assert ground.query("SELECT result FROM work.outcomes") == [("attempt 2",)]
+    assert ground.query("SELECT result FROM work.outcomes") == [("attempt 2, lost: False",)]
     assert ground.query("SELECT id FROM work.returned") == []
 
 
